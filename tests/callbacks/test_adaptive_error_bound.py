@@ -61,6 +61,16 @@ def test_statistics_are_collected_on_collecting_steps_only():
     assert changed == [False, False, True, False, False, False, True, False]
 
 
+def test_that_there_is_nothing_to_steer_is_said(caplog):
+    model = network("sgd")
+    ct.restore_model(model)
+    ct.compress_model(model, storage="keep")
+    with caplog.at_level("WARNING", logger="absl"):
+        fit(model, ct.AdaptiveErrorBound())
+    (said,) = [r.getMessage() for r in caplog.records if "no effect" in r.getMessage()]
+    assert "holds nothing that has a bound" in said
+
+
 def test_after_an_interruption_nothing_is_collected():
     class Interrupted(keras.utils.PyDataset):
         def __len__(self):

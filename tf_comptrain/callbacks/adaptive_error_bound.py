@@ -292,6 +292,8 @@ class AdaptiveErrorBound(keras.callbacks.Callback):
             _bounds_state.remove(self.backup_dir)
         if self._epochs:
             self.model.history.history["error_bounds"] = list(self._epochs)
+        if self._steps and not self._handle.sites() and not self._handle.report.obstacle:
+            logging.warning("AdaptiveErrorBound has had no effect: the step holds nothing that has a bound.")
 
     def _state(self) -> BoundsState:
         steered = self._steps, self._next, self._wanted, self._correction

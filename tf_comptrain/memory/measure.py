@@ -29,7 +29,8 @@ class StepMemory(NamedTuple):
         TensorFlow build does not count.
       resting_bytes: Allocator bytes between steps: weights, optimizer slots, the batch.
       step_s: Median seconds a step.
-      saved_bytes: What is held between forward and backward pass, as the model is now.
+      saved_bytes: What is held between forward and backward pass, as the model is now. Under XLA tensors of the
+        graph: those that it fuses or makes again are among them.
       saved_plain_bytes: Plain bytes: what the step in plain Keras holds there.
       planned_bytes: Under XLA the step's temporary memory by the compiler's plan, which the allocator may
         round up; None on TensorFlow's executor.
