@@ -18,6 +18,7 @@ from tf_comptrain.graph.operations import (
     NO_ERROR,
     RANDOM,
     REDUCTION,
+    REPEAT,
     SUMMATION,
     about,
 )
@@ -36,7 +37,8 @@ _LONGEST = 20
 _MOST_HELD = 6  # large tensors that one is made again of: each reader would decode them
 _LARGEST_MASK = 4 << 20  # bytes
 _TIMES_WIDER = 2
-_MOST_SUMMED = 16  # values for one
+# Values for one: the sum is held where they would be made again of smaller tensors.
+_MOST_SUMMED = 16
 _FLATTENED = 2  # times as dear is what says less than its argument
 _TILED = 16  # times as dear is what runs by tiles: held, it would have to be whole
 
@@ -65,6 +67,18 @@ def operands(tensor: tf.Tensor) -> list[tf.Tensor]:
     if tensor.op.type == DROPOUT and tensor.value_index == 0:
         return [tensor.op.inputs[0], tensor.op.outputs[1]]
     return list(tensor.op.inputs)
+
+
+def _is_broadcast(tensor: tf.Tensor) -> bool:
+    """Whether elementwise operations make a tensor of smaller ones."""
+    while about(tensor.op.type).is_elementwise:
+        as_large = [
+            operand for operand in tensor.op.inputs if element_count(operand) >= element_count(tensor)
+        ]
+        if not as_large:
+            return True
+        tensor = base_of(as_large[0])
+    return about(tensor.op.type).kind == REPEAT
 
 
 def choose(
@@ -290,9 +304,13 @@ class _Cut:
             return element_count(tensor) > size and self._joins_activations(op)
         if row.cancels and all(self._ingredients.has_errors(base_of(term)) for term in op.inputs):
             return not all(element_count(term) == element_count(tensor) for term in op.inputs)
-        # Of much it would make a little: that is held instead.
-        if row.kind in (SUMMATION, REDUCTION) and not self._made_late(op) and op.name not in self._tiled:
-            return bool(row.again) and element_count(op.inputs[0]) < _MOST_SUMMED * element_count(tensor)
+        if row.kind in (SUMMATION, REDUCTION) and op.name not in self._tiled:
+            is_much = element_count(op.inputs[0]) >= _MOST_SUMMED * element_count(tensor)
+            # A mean that is subtracted has to have the error of what it is of.
+            is_centre = any(about(reader.type).cancels for reader in tensor.consumers())
+            return bool(row.again) and not (
+                is_much and not is_centre and _is_broadcast(base_of(op.inputs[0]))
+            )
         return bool(row.again)
 
     def _is_wide(self, op: tf.Operation) -> bool:
