@@ -18,11 +18,10 @@ from tf_comptrain.graph.operations import (
     NO_ERROR,
     RANDOM,
     REDUCTION,
-    REPEAT,
     SUMMATION,
     about,
 )
-from tf_comptrain.graph.tensors import base_of, element_count, is_moved, is_small, plain_bytes
+from tf_comptrain.graph.tensors import base_of, element_count, is_broadcast, is_moved, is_small, plain_bytes
 
 _GRANULE = 64  # bytes, in which costs are counted
 _LARGEST = 2**29
@@ -67,18 +66,6 @@ def operands(tensor: tf.Tensor) -> list[tf.Tensor]:
     if tensor.op.type == DROPOUT and tensor.value_index == 0:
         return [tensor.op.inputs[0], tensor.op.outputs[1]]
     return list(tensor.op.inputs)
-
-
-def _is_broadcast(tensor: tf.Tensor) -> bool:
-    """Whether elementwise operations make a tensor of smaller ones."""
-    while about(tensor.op.type).is_elementwise:
-        as_large = [
-            operand for operand in tensor.op.inputs if element_count(operand) >= element_count(tensor)
-        ]
-        if not as_large:
-            return True
-        tensor = base_of(as_large[0])
-    return about(tensor.op.type).kind == REPEAT
 
 
 def choose(
@@ -308,9 +295,7 @@ class _Cut:
             is_much = element_count(op.inputs[0]) >= _MOST_SUMMED * element_count(tensor)
             # A mean that is subtracted has to have the error of what it is of.
             is_centre = any(about(reader.type).cancels for reader in tensor.consumers())
-            return bool(row.again) and not (
-                is_much and not is_centre and _is_broadcast(base_of(op.inputs[0]))
-            )
+            return bool(row.again) and not (is_much and not is_centre and is_broadcast(op.inputs[0]))
         return bool(row.again)
 
     def _is_wide(self, op: tf.Operation) -> bool:

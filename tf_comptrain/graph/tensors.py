@@ -8,7 +8,15 @@ from typing import Any
 
 import tensorflow as tf
 
-from tf_comptrain.graph.operations import ALL_BUT_LAST, EVERY_AXIS, FIRST_AXIS, PASSED, ROWS_OF_FIRST, about
+from tf_comptrain.graph.operations import (
+    ALL_BUT_LAST,
+    EVERY_AXIS,
+    FIRST_AXIS,
+    PASSED,
+    REPEAT,
+    ROWS_OF_FIRST,
+    about,
+)
 from tf_comptrain.storage import MIN_ELEMENTS_PER_SAMPLE, is_large
 
 # Of operations that make a matrix row by row of another one, which is their first that has as many rows.
@@ -107,6 +115,17 @@ def views_of(tensor: tf.Tensor, in_any_order: bool = False) -> Iterator[tf.Tenso
             is_passed = row.kind == PASSED or row.is_view or op.type == "Cast" or in_any_order and row.is_move
             if is_passed and op.inputs[0] is view:
                 waiting.append(op.outputs[0])
+
+
+def is_broadcast(tensor: tf.Tensor) -> bool:
+    """Whether elementwise operations make a tensor of smaller ones."""
+    tensor = base_of(tensor)
+    while about(tensor.op.type).is_elementwise:
+        as_large = [part for part in tensor.op.inputs if element_count(part) >= element_count(tensor)]
+        if not as_large:
+            return True
+        tensor = base_of(as_large[0])
+    return about(tensor.op.type).kind == REPEAT
 
 
 def is_moved(tensor: tf.Tensor) -> bool:
