@@ -248,8 +248,7 @@ class AdaptiveErrorBound(keras.callbacks.Callback):
                 "`check_data` needs a model on one device. Received a model of "
                 f"{self.model.distribute_strategy.num_replicas_in_sync} replicas: leave it out."
             )
-        obstacle = self._handle.report.obstacle
-        if obstacle:
+        if obstacle := self._handle.report.obstacle:
             logging.warning("AdaptiveErrorBound has no effect: the model runs as plain Keras (%s).", obstacle)
 
     def on_epoch_begin(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
@@ -444,8 +443,7 @@ class AdaptiveErrorBound(keras.callbacks.Callback):
         """The layer's statistics; None where it did not train, or a gradient overflowed or vanished."""
         holder = law.site.read_state()
         sums, _, bad_dy, weight_sums, weight_mean, bad_dw, elements = map(float, law.statistics.numpy())
-        weight = law.weight
-        if weight is None:  # frozen since
+        if (weight := law.weight) is None:  # frozen since
             return None
         if bad_dy or bad_dw or not (math.isfinite(sums) and math.isfinite(weight_sums)):
             self.skipped[law.name] = self.skipped.get(law.name, 0) + 1
