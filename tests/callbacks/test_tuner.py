@@ -194,7 +194,7 @@ def test_no_growth_above_the_losses_of_before_the_last_one():
     limits = LIMITS._replace(hold=5)
     state, _ = epochs(TunerState(64), [1.4, 1.3, 1.2, 1.1, 1.0], limits=limits)
     assert state.batch == 128
-    above, done = epochs(state, [1.3, 1.32, 1.29, 1.31, 1.28], limits=limits)
+    above, done = epochs(state, [1.45, 1.42, 1.05, 1.44, 1.03], limits=limits)
     assert above.batch == 128 and "grow" not in done
     below, done = epochs(state, [1.0, 0.98, 0.96, 0.94, 0.92], limits=limits)
     assert below.batch == 256 and done[-1] == "grow"

@@ -5,10 +5,14 @@ import pytest
 import tensorflow as tf
 from needs_xla import needs_xla
 from steps import Weights, compressed_gradients, plain_gradients
+from tensorflow import keras
+
+import tf_comptrain as ct
 
 RNG = np.random.default_rng(0)
 X = tf.constant(RNG.normal(size=(8, 12, 12, 16)), tf.float32)
 FLAT = tf.reshape(X, [8, -1, 16])
+MEANS = tf.constant(RNG.normal(size=(8, 144, 1)), tf.float32)
 
 
 # name: (function of an activation, operations of its gradient that read a forward tensor)
@@ -179,6 +183,49 @@ def test_a_choice_among_activations_is_made_again(jit_compile):
     plain = plain_gradients(chosen, FLAT, Weights(*shapes), traced=True)
     np.testing.assert_allclose(found.gradients[1], plain[1], rtol=1e-4, atol=1e-5 * np.abs(plain[1]).max())
     assert {row.op_type: row.storage for row in found.crossings}["ArgMax"] == "keep"
+
+
+@pytest.mark.parametrize("jit_compile", [False, pytest.param(True, marks=needs_xla)])
+@pytest.mark.parametrize("offset", [0.0, 100.0])
+def test_normalizations_of_what_broadcasting_makes(offset, jit_compile):
+    """Their means and variances have the error of what they are of: another one would not cancel."""
+
+    def normalized(x, first, second):
+        h = tf.matmul(x[:, :32], first) + offset
+        wide = h[:, :16, None] + h[:, None, 16:]
+        mean, variance = tf.nn.moments(wide, -1, keepdims=True)
+        rows = (wide - mean) * tf.math.rsqrt(variance + 1e-3)
+        return tf.reduce_mean(tf.square(tf.matmul(rows, second) - 1.0))
+
+    shapes = [16, 64], [64, 16]
+    found = compressed_gradients(normalized, FLAT, Weights(*shapes), {"jit_compile": jit_compile})
+    for ours, plain in zip(found.gradients, plain_gradients(normalized, FLAT, Weights(*shapes), traced=True)):
+        assert np.linalg.norm(ours - plain) <= 0.1 * np.linalg.norm(plain)
+
+
+@pytest.mark.parametrize("jit_compile", [False, pytest.param(True, marks=needs_xla)])
+def test_what_is_made_of_normalized_rows_with_means_of_their_own(jit_compile):
+    """An error of such a row, relative to the rows' scale, would hide all that a normalization leaves of it."""
+
+    def gradients_of(compressed):
+        keras.utils.set_random_seed(0)
+        inputs = keras.Input((144, 17))
+        x = keras.layers.Dense(64, trainable=False)(inputs)
+        x = keras.layers.LayerNormalization()(x + 100.0 * inputs[..., 16:])
+        model = keras.Model(inputs, keras.layers.Dense(8)(x))
+        if compressed:
+            ct.compress_model(model)
+
+        @tf.function(jit_compile=jit_compile)
+        def step(x):
+            with tf.GradientTape() as tape:
+                loss = tf.reduce_mean(tf.square(model(x, training=True) - x[..., :8]))
+            return tape.gradient(loss, model.trainable_variables)
+
+        return step(tf.concat([FLAT, MEANS], -1))
+
+    kernel, true_kernel = gradients_of(True)[2], gradients_of(False)[2]
+    assert np.linalg.norm(kernel - true_kernel) <= 0.1 * np.linalg.norm(true_kernel)
 
 
 def test_a_shape_is_read_of_no_value():

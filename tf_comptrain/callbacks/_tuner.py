@@ -7,7 +7,7 @@ import statistics
 import sys
 from typing import NamedTuple
 
-from tf_comptrain.callbacks._trend import Trend, are_worse, have_leapt, trend_of
+from tf_comptrain.callbacks._trend import FEWEST, Trend, are_worse, have_leapt, trend_of
 from tf_comptrain.render.units import format_bytes
 
 # The allocator wastes another part of itself at each size: smaller steps than this are within what a forecast
@@ -171,10 +171,10 @@ def retreat(
 
 
 def _is_above(state: TunerState) -> bool:
-    """Whether the last epochs are above those before the batch grew."""
-    if not (state.before and state.losses):
+    """Whether the last epochs are above all of those before the batch grew."""
+    if len(state.before) < FEWEST or not state.losses:
         return False
-    return statistics.median(state.losses[-_COMPARED:]) > statistics.median(state.before)
+    return statistics.median(state.losses[-_COMPARED:]) > max(state.before)
 
 
 def _recent(state: TunerState) -> tuple[float, ...]:

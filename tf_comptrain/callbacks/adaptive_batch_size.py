@@ -60,7 +60,8 @@ class AdaptiveBatchSize(keras.callbacks.Callback):
       `min_bound_scale`, while their error of the gradients could matter (above 0.1 of the gradient by the law);
     - it is higher than before the batch grew (Mann-Whitney test, 2 %; two epochs far above), or not finite: the last
       growth is undone for good. The batch is again of the size that it grew from, and weights, slots and learning rate
-      are those of before. The batch is never below its start, but for memory;
+      are those of before; of a second growth in a row, the batch alone. The batch is never below its start, but for
+      memory;
     - the batch can grow no more, and memory is left: bounds are halved.
 
     The learning rate follows the batch: "linear" multiplies it by new / old (Goyal et al.), "sqrt"
@@ -178,7 +179,7 @@ class AdaptiveBatchSize(keras.callbacks.Callback):
         self._handle.reset_bounds()
         self._state = TunerState(start)
         self._outcome: tuple[float, int] | None = None
-        self._before_growth: tuple[int, SavedState] | None = None  # with the batch that it grew to
+        self._before_growth: tuple[int, SavedState] | None = None  # with the batch that it grew from
         self._peak.stop()  # which a training that was interrupted has left running
         self._measured = False  # whether a step began since the batch was set in the middle of an epoch
         self.decisions = []
@@ -242,14 +243,15 @@ class AdaptiveBatchSize(keras.callbacks.Callback):
         before, self._state, optimizer = self._state, after, self.model.optimizer
         rate = before_rate = float(tf.convert_to_tensor(optimizer.learning_rate))
         if action == "grow":
-            self._before_growth = after.batch, SavedState(self.model)
+            self._before_growth = before.batch, SavedState(self.model)
         elif action == "undo":
-            reason += self._undo(before.batch)
+            reason += self._undo(after.batch)
         if after.batch != before.batch:
             self._elastic.resize(after.batch)
             rate = before_rate * (after.batch / before.batch) ** _LR_POWER[self.lr_scaling]
             if self._pace is not None:
                 self._follow(after.batch)
+                rate = float(tf.convert_to_tensor(optimizer.learning_rate))
             elif self.lr_scaling:
                 optimizer.learning_rate = rate
         if (
@@ -270,11 +272,11 @@ class AdaptiveBatchSize(keras.callbacks.Callback):
             logging.info("%s: %s", line, reason)
 
     def _undo(self, batch: int) -> str:
-        """Has the weights of before it grew to that, and says so; "" where they are there no longer."""
-        grown, self._before_growth = self._before_growth, None
-        if grown is None or grown[0] != batch:
+        """Has the weights of before it grew from that, and says so; "" where they are there no longer."""
+        kept, self._before_growth = self._before_growth, None
+        if kept is None or kept[0] != batch:
             return ""
-        grown[1].put_back()
+        kept[1].put_back()
         return "; the weights are those of before"
 
     def _follow(self, batch: int) -> None:

@@ -15,9 +15,7 @@ from tf_comptrain.graph.tensors import base_of, is_moved
 _LINEAR_NEEDS = (LINEAR, CONVOLUTION)
 _LEAST_DIVISOR = 1e-6
 _OF_FUNCTIONS = (LINEAR, NONLINEAR)
-_LAYER_NORMALIZATION = "Comptrain>LayerNorm"
-_IN_PROPORTION = (DROPOUT, NORMALIZATION, _LAYER_NORMALIZATION)  # by given bits or statistics
-_OF_RUN_AND_GRADIENT = 2.0  # an error is in what a layer normalization makes again, and in its gradient
+_IN_PROPORTION = (DROPOUT, NORMALIZATION)  # by given bits or statistics
 _STRICTEST_FIRST = (NONLINEAR, LINEAR, NORM)
 
 
@@ -29,8 +27,8 @@ class Made(NamedTuple):
       need: What is needed of it: one of `operations`', or of the rewiring's own.
       reader: Type of the operation that reads it.
       ends: An error of it ends in the gradient of a weight.
-      gain: By how much an error of the tensor grows on its way to the argument of a nonlinear function (by 30 in
-        softmax(30 x)) or through a normalization; 0 where neither is between the tensor and its reader.
+      gain: Constants by which an error of the tensor grows on its way to the argument of a nonlinear function (30 of
+        softmax(30 x)); 0 where no such function is between the tensor and its reader.
     """
 
     tensor: tf.Tensor
@@ -114,8 +112,6 @@ def _operands(made: Made) -> list[Made]:
         if need in _LINEAR_NEEDS and not made.ends:
             need = NONLINEAR
         gain = max(gain, 1.0)
-    if tensor.op.type == _LAYER_NORMALIZATION:
-        gain = max(gain, _OF_RUN_AND_GRADIENT)
     return [
         made._replace(tensor=base_of(operand), need=need, gain=gain * _factor(tensor.op, index))
         for index, operand in enumerate(tensor.op.inputs)

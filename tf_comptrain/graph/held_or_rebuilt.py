@@ -21,7 +21,15 @@ from tf_comptrain.graph.operations import (
     SUMMATION,
     about,
 )
-from tf_comptrain.graph.tensors import base_of, element_count, is_broadcast, is_moved, is_small, plain_bytes
+from tf_comptrain.graph.tensors import (
+    base_of,
+    element_count,
+    is_broadcast,
+    is_last,
+    is_moved,
+    is_small,
+    plain_bytes,
+)
 
 _GRANULE = 64  # bytes, in which costs are counted
 _LARGEST = 2**29
@@ -253,7 +261,8 @@ class _Cut:
         if self._is_free(tensor) or not self._is_cheap(tensor) or not tensor.op.inputs:
             return False
         # What a gradient makes of it runs in the backward pass in any case.
-        is_verbatim = about(tensor.op.type).is_verbatim or tensor.op.type == DROPOUT
+        is_float = tensor.dtype == tf.float32  # others its kernel rounds otherwise
+        is_verbatim = about(tensor.op.type).is_verbatim or tensor.op.type == DROPOUT and is_float
         is_again = not is_verbatim and not self._made_late(tensor.op)
         if is_again and tensor.dtype.is_floating and self._verbatim(tensor):
             return False
@@ -293,9 +302,9 @@ class _Cut:
             return not all(element_count(term) == element_count(tensor) for term in op.inputs)
         if row.kind in (SUMMATION, REDUCTION) and op.name not in self._tiled:
             is_much = element_count(op.inputs[0]) >= _MOST_SUMMED * element_count(tensor)
-            # A mean that is subtracted has to have the error of what it is of.
-            is_centre = any(about(reader.type).cancels for reader in tensor.consumers())
-            return bool(row.again) and not (is_much and not is_centre and is_broadcast(op.inputs[0]))
+            return bool(row.again) and not (
+                is_much and is_broadcast(op.inputs[0]) and is_last(tensor, self._made_late)
+            )
         return bool(row.again)
 
     def _is_wide(self, op: tf.Operation) -> bool:

@@ -318,9 +318,7 @@ TABLE: Mapping[str, OperationType] = {
     "FusedBatchNormV3": OperationType("", {0: NORM, 1: EXACT, -4: EXACT, -5: EXACT, -6: EXACT}),
     "FusedBatchNormGradV3": OperationType(
         reads={1: NORM, 2: EXACT, 3: EXACT, 4: EXACT, 5: EXACT}, gradient_of="FusedBatchNormV3"),
-    "Comptrain>LayerNorm": OperationType(
-        "", {0: NORM, 1: EXACT, SECOND_OUTPUT: EXACT}, again=SMOOTH, rows=ALL_BUT_LAST
-    ),
+    "Comptrain>LayerNorm": OperationType("", {0: NORM, 1: EXACT, SECOND_OUTPUT: EXACT}, rows=ALL_BUT_LAST),
     "Comptrain>LayerNormGrad": OperationType(reads={0: NORM, 2: EXACT, 3: EXACT}, gradient_of="Comptrain>LayerNorm"),
     # Images
     **_rows("AvgPool AvgPool3D", OperationType("", {}, rows=FIRST_AXIS)),

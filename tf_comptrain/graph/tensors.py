@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import tensorflow as tf
@@ -12,6 +12,7 @@ from tf_comptrain.graph.operations import (
     ALL_BUT_LAST,
     EVERY_AXIS,
     FIRST_AXIS,
+    LINEAR,
     PASSED,
     REPEAT,
     ROWS_OF_FIRST,
@@ -126,6 +127,26 @@ def is_broadcast(tensor: tf.Tensor) -> bool:
             return True
         tensor = base_of(as_large[0])
     return about(tensor.op.type).kind == REPEAT
+
+
+def is_last(tensor: tf.Tensor, made_late: Callable[[tf.Operation], bool]) -> bool:
+    """Whether the forward pass makes no function of a tensor, and nothing of it together with larger ones.
+
+    Means and sums that normalize have to have the error of what they are of, exponents a small one.
+    """
+    waiting, seen = [tensor], {tensor.ref()}
+    while waiting:
+        for op in waiting.pop().consumers():
+            row = about(op.type)
+            if made_late(op) or row.is_free:
+                continue
+            is_function = row.is_elementwise and row.again != LINEAR
+            if is_function or any(element_count(made) > element_count(tensor) for made in op.outputs):
+                return False
+            if row.hands_on:
+                waiting += [made for made in op.outputs if made.ref() not in seen]
+                seen |= {made.ref() for made in op.outputs}
+    return True
 
 
 def is_moved(tensor: tf.Tensor) -> bool:

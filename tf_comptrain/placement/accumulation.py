@@ -131,7 +131,7 @@ def _obstacle_of_twice(model: keras.Model, x: Any, y: Any) -> str:
 
 
 def _obstacle_of_left_out(model: keras.Model) -> str:
-    """Of losses that leave values out, as by `ignore_class`, and are means over the others."""
+    """Of losses that are means over less than all samples' values, as with `ignore_class`."""
     x, y = random_batch(model, 2)
 
     def losses_of(y: Any, outputs: Any) -> list[float]:
@@ -143,13 +143,13 @@ def _obstacle_of_left_out(model: keras.Model) -> str:
         for value in _LEFT_OUT:
             try:
                 outputs = model(x, training=False)
-                both, *each = losses_of(_half(y, value), outputs)
+                (both, *each), again = (losses_of(_half(y, value), outputs) for _ in range(2))
             except Exception:  # no target of this loss
                 continue
             rounding = _ROUNDING[tf.as_dtype(model.compute_dtype).size] * np.abs(both)
-            if np.abs(both - np.mean(each)) > rounding:  # not where one is NaN
-                what = "a loss leaves out targets of {} and is a mean over the others, of which microbatches have "
-                return what.format(value) + "different numbers"
+            if [both, *each] == again and np.abs(both - np.mean(each)) > rounding:
+                why = "it leaves some out, or is no mean over samples"
+                return f"a loss of two samples, one with targets of {value}, is not the mean of theirs: {why}"
     return ""
 
 

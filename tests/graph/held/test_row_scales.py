@@ -80,8 +80,7 @@ def test_two_massive_activations_of_one_token(jit_compile):
 def test_bounds_that_are_absolute_are_those_of_all_rows(jit_compile):
     x = tokens()
     x[:, 0] *= 4
-    most = 0.02 if jit_compile else 0.01  # eight bits are too few for the bound
-    assert error(x, jit_compile, error_bound=ct.ErrorBound(1e-3, relative=False)) < most
+    assert error(x, jit_compile, error_bound=ct.ErrorBound(1e-3, relative=False)) < 0.01
 
 
 def test_a_stream_has_a_byte_a_row_where_rows_differ():
