@@ -100,11 +100,11 @@ class AdaptiveBatchSize(keras.callbacks.Callback):
       >>> tuner = ct.AdaptiveBatchSize(limit_bytes="2GB", max_batch=1024)
       >>> model.fit(data, epochs=20, callbacks=[ct.AdaptiveErrorBound(), tuner])
 
-    Known weakness: weights and slots of before the last growth stay in the host's memory. A step's peak is known after
-    the step, so that one step passes the limit before the batch goes back; under `model.fit` a step that runs out of
-    memory ends the training. Under XLA the step is compiled once for each size, and once for the incomplete last batch
-    of each: `elastic_batch(drop_remainder=True)` has none. Sizes are 2, 3, 4, 6, 8, 12, ... times 8 there, so that they
-    are few.
+    Known weakness: weights and slots of before the last growth are in the host's memory until training ends. A step's
+    peak is known after the step, so that one step passes the limit before the batch goes back; under `model.fit` a step
+    that runs out of memory ends the training. Under XLA the step is compiled once for each size, and once for the
+    incomplete last batch of each: `elastic_batch(drop_remainder=True)` has none. Sizes are 2, 3, 4, 6, 8, 12, ... times
+    8 there, so that they are few.
     """
 
     def __init__(
@@ -222,6 +222,9 @@ class AdaptiveBatchSize(keras.callbacks.Callback):
         peak_bytes = self._largest(self._peak.stop())
         self._outcome = (float(logs.get("loss", math.nan)), peak_bytes) if self._measured else None
         logs["batch_size"] = self._state.batch
+
+    def on_train_end(self, logs: dict[str, Any] | None = None) -> None:
+        self._before_growth = None
 
     def on_out_of_memory(self, epoch: int, batch: int, reason: str) -> None:
         """`tf_comptrain.fit` lowered the batch in the middle of an epoch: it stays below the one that failed."""

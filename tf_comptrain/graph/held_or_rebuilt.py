@@ -282,9 +282,7 @@ class _Cut:
 
     def _is_cheap(self, tensor: tf.Tensor) -> bool:
         op, row = tensor.op, about(tensor.op.type)
-        if op.name in self._tiled and row.kind == RANDOM:  # draws the same numbers again
-            return tensor.value_index == 0
-        if op.type == DROPOUT:
+        if op.type == DROPOUT or op.name in self._tiled and row.kind == RANDOM:  # that draws the same numbers
             return tensor.value_index == 0
         if op.type == NORMALIZATION:
             return tensor.value_index == 0 and self._renormalizes(op)

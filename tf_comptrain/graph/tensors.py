@@ -13,6 +13,7 @@ from tf_comptrain.graph.operations import (
     EVERY_AXIS,
     FIRST_AXIS,
     LINEAR,
+    LOSS,
     PASSED,
     REPEAT,
     ROWS_OF_FIRST,
@@ -130,9 +131,9 @@ def is_broadcast(tensor: tf.Tensor) -> bool:
 
 
 def is_last(tensor: tf.Tensor, made_late: Callable[[tf.Operation], bool]) -> bool:
-    """Whether the forward pass makes no function of a tensor, and nothing of it together with larger ones.
+    """Whether the forward pass makes losses and products of a tensor alone, and nothing that is larger.
 
-    Means and sums that normalize have to have the error of what they are of, exponents a small one.
+    Means and sums that normalize have to have the error of what they are of, arguments of functions a small one.
     """
     waiting, seen = [tensor], {tensor.ref()}
     while waiting:
@@ -140,10 +141,14 @@ def is_last(tensor: tf.Tensor, made_late: Callable[[tf.Operation], bool]) -> boo
             row = about(op.type)
             if made_late(op) or row.is_free:
                 continue
-            is_function = row.is_elementwise and row.again != LINEAR
-            if is_function or any(element_count(made) > element_count(tensor) for made in op.outputs):
+            is_end = row.kind == LOSS or row.is_product
+            if (
+                not is_end
+                and row.again != LINEAR
+                or any(element_count(made) > element_count(tensor) for made in op.outputs)
+            ):
                 return False
-            if row.hands_on:
+            if not is_end:
                 waiting += [made for made in op.outputs if made.ref() not in seen]
                 seen |= {made.ref() for made in op.outputs}
     return True
