@@ -159,3 +159,10 @@ def test_bad_input(model):
         ct.plan(model, BATCH, "1GB", offload="disk")
     with pytest.raises(ValueError, match="`offload` must have a tier that this machine has: a step on a CPU"):
         ct.compress_model(model, memory="1GB", batch_size=BATCH, offload=ct.Offload(tier="host"))
+
+
+def test_what_is_too_small_is_what_steps_took(model, prepared):
+    """The model of the step may be below them."""
+    plan = search(model, prepared, 0.6 * prepared.ends()[0])
+    assert not plan.feasible
+    assert plan.limit_bytes < plan.smallest_bytes <= plan.peak_bytes

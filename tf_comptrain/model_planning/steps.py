@@ -57,7 +57,8 @@ def measure(
             calls = measure_calls(step, 2 + _STEPS)
             trace = trace_step(_keras.train_step_runner(model, x, y)) if profile else None
     seconds = min(elapsed for _, _, elapsed in calls[2:])  # other work only ever makes a step slower
-    peak = max(peak for peak, _, _ in calls)
+    # The first step starts without the batch of one before.
+    peak = max(peak + resting for peak, resting, _ in calls) - calls[-1][1]
     return MeasuredSteps(seconds, peak, counters.bytes_in_use(), graphs[-1], trace)
 
 

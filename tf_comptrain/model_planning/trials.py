@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import NamedTuple
 
 from tensorflow import keras
@@ -247,10 +247,11 @@ def search(
             above = measured.peak_bytes
             prepared = prepared.with_run(plan, waste, measured)
             found = _as_measured(plan, prepared.peak(above), measured.step_s, limit)
+            peaks[_key(plan)] = found.peak_bytes
             if found.feasible:
                 fitting.append((found, above))
             elif not plan.feasible:  # the smallest by the model; that of the first step may be as small
-                plan = found._replace(smallest_bytes=min(found.peak_bytes, plan.smallest_bytes))
+                plan = found
                 if smallest_tried:
                     break
                 smallest_tried = True
@@ -262,7 +263,6 @@ def search(
                 everything or asked.is_used(found.peak_bytes, prepared.graph.resting_bytes)
             ):
                 break
-            peaks[_key(plan)] = found.peak_bytes
             for _ in range(_REPLANS):
                 asked.learn(peaks[_key(plan)], prepared.graph.resting_bytes)
                 plan = _planned(prepared, limit, asked.bytes, waste, seed, budget_s, progress)
@@ -273,7 +273,7 @@ def search(
     except KeyboardInterrupt:
         pass
     if runs:
-        plan = _confirmed(fitting, prepared, limit) or _smallest(plan, prepared)
+        plan = _confirmed(fitting, prepared, limit) or _smallest(plan, prepared, peaks.values())
     return as_model_plan(plan, prepared), prepared
 
 
@@ -288,13 +288,13 @@ def _confirmed(fitting: Sequence[tuple[Plan, int]], prepared: Prepared, limit: i
     return max(within, key=lambda plan: plan.peak_bytes, default=None)
 
 
-def _smallest(plan: Plan, prepared: Prepared) -> Plan:
-    """A plan that no steps have confirmed, or that of the first step, where that is within its limit."""
-    plan = plan._replace(feasible=False)
+def _smallest(plan: Plan, prepared: Prepared, peaks: Iterable[int]) -> Plan:
+    """The plan of the first step where that is within its limit; else one that is not, with the least peak."""
     held = held_plan(prepared, plan)
     if held.feasible:
         return held
-    return plan._replace(smallest_bytes=min(plan.smallest_bytes, held.peak_bytes))
+    smallest = min(held.peak_bytes, *peaks)
+    return plan._replace(feasible=False, peak_bytes=max(plan.peak_bytes, smallest), smallest_bytes=smallest)
 
 
 def _key(plan: Plan) -> frozenset:
