@@ -7,9 +7,7 @@ namespace tensorflow {
 
 REGISTER_OP("Comptrain>LayerNorm")
     .Input("x: T")
-    .Input("gamma: float")
-    .Input("beta: float")
-    .Output("y: T")
+    .Output("x_norm: T")
     .Output("inv_std: float")
     .Attr("T: {float, bfloat16, half}")
     .Attr("epsilon: float")
@@ -22,11 +20,25 @@ REGISTER_OP("Comptrain>LayerNorm")
       return absl::OkStatus();
     })
     .Doc(
-        "Over the last dimension: inv_std = 1 / sqrt(variance + epsilon), y = "
-        "gamma (x - mean) inv_std + beta.");
+        "Over the last dimension: inv_std = 1 / sqrt(variance + epsilon), "
+        "x_norm = (x - mean) inv_std. LayerNormAffine alone reads it: what "
+        "that "
+        "hands back for x_norm is the gradient of x.");
+
+REGISTER_OP("Comptrain>LayerNormAffine")
+    .Input("x_norm: T")
+    .Input("gamma: float")
+    .Input("beta: float")
+    .Input("inv_std: float")
+    .Output("y: T")
+    .Attr("T: {float, bfloat16, half}")
+    .SetShapeFn(shape_inference::UnchangedShape)
+    .Doc(
+        "y = gamma x_norm + beta. The gradient reads inv_std, of the LayerNorm "
+        "before.");
 
 REGISTER_OP("Comptrain>LayerNormGrad")
-    .Input("x: T")
+    .Input("x_norm: T")
     .Input("dy: T")
     .Input("gamma: float")
     .Input("inv_std: float")
@@ -41,7 +53,7 @@ REGISTER_OP("Comptrain>LayerNormGrad")
       return absl::OkStatus();
     })
     .Doc(
-        "Gradient of Comptrain>LayerNorm; dx in the memory of an input where "
-        "nothing else reads it.");
+        "Gradient of Comptrain>LayerNorm and Comptrain>LayerNormAffine; dx in "
+        "the memory of an input where nothing else reads it.");
 
 }  // namespace tensorflow

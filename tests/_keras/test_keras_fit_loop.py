@@ -1,5 +1,6 @@
 """`_keras/fit_loop.py`: datasets, epochs, callbacks."""
 
+import os
 from types import SimpleNamespace
 
 import keras
@@ -27,6 +28,32 @@ layers = keras.layers
 )
 def test_what_made_batches(change, expected):
     assert _keras.batching_of(change(tf.data.Dataset.range(4))) == expected
+
+
+@pytest.mark.parametrize(
+    ("change", "expected"),
+    [
+        (lambda d: d.batch(2), 2),
+        (lambda d: d.prefetch(9).batch(2), 2),  # of samples
+        (lambda d: d.batch(2).prefetch(5), 5),
+        (lambda d: d.batch(2).shuffle(4).prefetch(tf.data.AUTOTUNE), 5),
+        (lambda d: d.batch(2).map(lambda x: x, num_parallel_calls=3), 3),
+    ],
+)
+def test_batches_that_a_dataset_makes_ahead(change, expected):
+    assert _keras.batches_in_flight(iter(change(tf.data.Dataset.range(4)))) == expected
+    assert _keras.batches_in_flight(iter([1, 2])) == 2
+
+
+def test_the_batches_of_arrays_are_made_ahead():
+    model = keras.Sequential([keras.Input((4,)), keras.layers.Dense(1)])
+    model.compile("sgd", "mse", jit_compile=False)
+    found = []
+    model.make_train_function()
+    step = model.train_function
+    model.train_function = lambda iterator: found.append(_keras.batches_in_flight(iterator)) or step(iterator)
+    model.fit(np.zeros((8, 4)), np.zeros((8, 1)), batch_size=2, verbose=0)
+    assert set(found) == {1 + min(os.cpu_count(), 16)}
 
 
 def test_shuffles_that_cannot_be_repeated():

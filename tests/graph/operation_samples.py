@@ -216,10 +216,12 @@ SAMPLES: dict[str, Sample] = {
         lambda dy, x, scale, mean, variance: RAW.FusedBatchNormGradV3(
             y_backprop=dy, x=x, scale=scale, reserve_space_1=mean, reserve_space_2=variance, reserve_space_3=[0.0])[0],
         normal(2, 4, 4, 3), IMAGES, normal(3), MEAN, VARIANCE),
-    "Comptrain>LayerNorm": sample(
-        lambda x, gamma: ours("layer_norm")(x, gamma, [0.0] * 6, epsilon=1e-3)[0], normal(4, 6), normal(6)),
+    "Comptrain>LayerNorm": sample(lambda x: ours("layer_norm")(x, epsilon=1e-3)[0], normal(4, 6)),
+    "Comptrain>LayerNormAffine": sample(
+        lambda x_norm, gamma, beta, inv_std: ours("layer_norm_affine")(x_norm, gamma, beta, inv_std),
+        normal(4, 6), normal(6), normal(6), np.exp(normal(4))),
     "Comptrain>LayerNormGrad": sample(
-        lambda x, dy, gamma, inv_std: ours("layer_norm_grad")(x, dy, gamma, inv_std)[0],
+        lambda x_norm, dy, gamma, inv_std: ours("layer_norm_grad")(x_norm, dy, gamma, inv_std)[0],
         *two(), normal(6), np.exp(normal(4))),
     # Images
     "AvgPool": sample(lambda a: RAW.AvgPool(value=a, **WINDOW_2D), IMAGES),

@@ -235,7 +235,7 @@ def test_an_error_passes_in_proportion_where_the_row_says_so(name):
         if value.dtype.kind == "f" and number not in exact:
             error = np.random.default_rng(0).uniform(-0.02, 0.02, value.shape).astype("f4")
             once, twice = (run(name, {**values, number: value + k * error}) - plain for k in (1, 2))
-            assert far(twice, 2 * once) < 3e-3
+            assert far(twice, 2 * once) < 3e-3 or not (once.any() or twice.any())
 
 
 @pytest.mark.parametrize("name", [name for name, row in TABLE.items() if row.is_verbatim])

@@ -224,7 +224,7 @@ def decoder():
     ("build", "plain_bytes", "zvc_bytes"),
     [
         (lambda: compiled(small_cnn()), 1_198_788, 75_624),
-        (decoder, 528_388, 167_364),
+        (decoder, 528_388, 142_244),
         (lambda: chain(3), 1_573_380, 17_316),
     ],
     ids=["cnn", "decoder", "chain"],

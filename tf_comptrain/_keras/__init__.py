@@ -9,6 +9,7 @@ has this model?) and performs the few acts that need private attributes.
 from tf_comptrain import backend
 from tf_comptrain._keras.fit_loop import (
     PROCESS_ATTRIBUTES,
+    batches_in_flight,
     batching_of,
     build_for_fit,
     epoch_logs,

@@ -7,6 +7,7 @@ Private: `trainer.TFEpochIterator`, `callback_list.ProgbarLogger`, `TFDatasetAda
 from __future__ import annotations
 
 import contextlib
+import os
 import threading
 import weakref
 from collections.abc import Iterator
@@ -42,6 +43,25 @@ def batching_of(dataset: tf.data.Dataset) -> str | None:
         if len(inputs) != 1 or "Unbatch" in name or "FlatMap" in name:
             return None
         dataset = inputs[0]
+
+
+def batches_in_flight(iterator: Any) -> int:
+    """Batches that a dataset's iterator holds between steps: those made ahead, or that of before and one looked at.
+
+    Private: `OwnedIterator._dataset`, `Dataset._input_dataset`, `_buffer_size` and `_num_parallel_calls` of
+      transformations, and what these are left to themselves (TensorFlow 2.21).
+    """
+    ahead, dataset = 0, getattr(iterator, "_dataset", None)
+    while dataset is not None:
+        by_itself = {"_buffer_size": 1, "_num_parallel_calls": min(os.cpu_count() or 1, 16)}
+        for name, usual in by_itself.items():
+            size = getattr(dataset, name, None)
+            if size is not None:
+                ahead += usual if int(size) == tf.data.AUTOTUNE else int(size)
+        if "Batch" in type(dataset).__name__:
+            break
+        dataset = getattr(dataset, "_input_dataset", None)
+    return max(ahead, 2)
 
 
 def follow_cardinality() -> None:

@@ -82,31 +82,37 @@ def _tanh_gelu_gradient(op: tf.Operation, dy: tf.Tensor) -> Any:
 
 
 @tf.RegisterGradient("Comptrain>LayerNorm")
-def _layer_norm_gradient(op: tf.Operation, dy: tf.Tensor, unused_dinv_std: Any) -> Any:
-    x, gamma, _ = op.inputs
-    return tuple(native.ops().comptrain_layer_norm_grad(x, dy, gamma, op.outputs[1]))
+def _layer_norm_gradient(unused_op: tf.Operation, dx: tf.Tensor, unused_dinv_std: Any) -> Any:
+    return dx  # the gradient of `LayerNormAffine` is that of both
+
+
+@tf.RegisterGradient("Comptrain>LayerNormAffine")
+def _layer_norm_affine_gradient(op: tf.Operation, dy: tf.Tensor) -> Any:
+    x_norm, gamma, _, inv_std = op.inputs
+    return *native.ops().comptrain_layer_norm_grad(x_norm, dy, gamma, inv_std), None
 
 
 @tf.RegisterGradient("Comptrain>LayerNormGrad")
 def _layer_norm_second_gradient(
     op: tf.Operation, ddx: tf.Tensor, ddgamma: tf.Tensor, ddbeta: tf.Tensor
 ) -> Any:
-    x, dy, gamma, inv_std = op.inputs
+    x_norm, dy, gamma, inv_std = op.inputs
+    x = tf.cast(x_norm, tf.float32) / inv_std[..., None]  # the gradient of x_norm is handed on as that of x
     with tf.GradientTape() as tape:
         tape.watch([x, dy, gamma])
-        centred = tf.cast(x, tf.float32)
-        centred -= tf.reduce_mean(centred, -1, keepdims=True)
+        centred = x - tf.reduce_mean(x, -1, keepdims=True)
         variance = tf.reduce_mean(tf.square(centred), -1, keepdims=True)
         # The epsilon of the forward pass is what is missing.
         epsilon = tf.stop_gradient(tf.math.reciprocal(tf.square(inv_std))[..., None] - variance)
         scale = tf.math.rsqrt(variance + epsilon)
-        x_norm, of_y = centred * scale, tf.cast(dy, tf.float32)
+        normal, of_y = centred * scale, tf.cast(dy, tf.float32)
         g = of_y * gamma
-        slope = tf.reduce_mean(g * x_norm, -1, keepdims=True)
-        dx = scale * (g - tf.reduce_mean(g, -1, keepdims=True) - x_norm * slope)
+        slope = tf.reduce_mean(g * normal, -1, keepdims=True)
+        dx = scale * (g - tf.reduce_mean(g, -1, keepdims=True) - normal * slope)
         rows = list(range(len(x.shape) - 1))
-        results = [tf.cast(dx, x.dtype), tf.reduce_sum(of_y * x_norm, rows), tf.reduce_sum(of_y, rows)]
-    return *tape.gradient(results, [x, dy, gamma], [ddx, ddgamma, ddbeta]), None
+        results = [tf.cast(dx, dy.dtype), tf.reduce_sum(of_y * normal, rows), tf.reduce_sum(of_y, rows)]
+    of_x, *others = tape.gradient(results, [x, dy, gamma], [ddx, ddgamma, ddbeta])
+    return tf.cast(of_x, x_norm.dtype), *others, None
 
 
 @tf.RegisterGradient("Comptrain>MemoryLimit")

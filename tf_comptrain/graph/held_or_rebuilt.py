@@ -35,6 +35,7 @@ _GRANULE = 64  # bytes, in which costs are counted
 _LARGEST = 2**29
 NORMALIZATION = "FusedBatchNormV3"
 DROPOUT = "Comptrain>Dropout"
+_AFFINE = "Comptrain>LayerNormAffine"
 # Each operation that has to run again makes a tensor this much dearer to rebuild from.
 _PER_OPERATION = 1.08
 _FARTHEST = 40
@@ -261,15 +262,19 @@ class _Cut:
         if self._is_free(tensor) or not self._is_cheap(tensor) or not tensor.op.inputs:
             return False
         # What a gradient makes of it runs in the backward pass in any case.
-        is_float = tensor.dtype == tf.float32  # others its kernel rounds otherwise
-        is_verbatim = about(tensor.op.type).is_verbatim or tensor.op.type == DROPOUT and is_float
-        is_again = not is_verbatim and not self._made_late(tensor.op)
+        is_again = not self._has_same_bits(tensor.op) and not self._made_late(tensor.op)
         if is_again and tensor.dtype.is_floating and self._verbatim(tensor):
             return False
         steep = exact_inputs(tensor.op)
         return all(
             self._can_be_exact(base_of(tensor.op.inputs[i])) for i in steep if i < len(tensor.op.inputs)
         )
+
+    def _has_same_bits(self, op: tf.Operation) -> bool:
+        """Whether what is made again has the bits of before: values are moved, or a kernel of ours runs again."""
+        if op.type == DROPOUT:
+            return op.outputs[0].dtype == tf.float32  # others the kernel that stands in rounds otherwise
+        return about(op.type).is_verbatim or op.type == _AFFINE
 
     def _is_of_exact(self, tensor: tf.Tensor) -> bool:
         """Whether it is a view of what is exact."""

@@ -318,8 +318,12 @@ TABLE: Mapping[str, OperationType] = {
     "FusedBatchNormV3": OperationType("", {0: NORM, 1: EXACT, -4: EXACT, -5: EXACT, -6: EXACT}),
     "FusedBatchNormGradV3": OperationType(
         reads={1: NORM, 2: EXACT, 3: EXACT, 4: EXACT, 5: EXACT}, gradient_of="FusedBatchNormV3"),
-    "Comptrain>LayerNorm": OperationType("", {0: NORM, 1: EXACT, SECOND_OUTPUT: EXACT}, rows=ALL_BUT_LAST),
-    "Comptrain>LayerNormGrad": OperationType(reads={0: NORM, 2: EXACT, 3: EXACT}, gradient_of="Comptrain>LayerNorm"),
+    # The gradient of the second is that of both
+    "Comptrain>LayerNorm": OperationType("", {}, rows=ALL_BUT_LAST),
+    "Comptrain>LayerNormAffine": OperationType(
+        "", {0: NORM, 1: EXACT, 3: EXACT}, again=LINEAR, rows=ALL_BUT_LAST),
+    "Comptrain>LayerNormGrad": OperationType(
+        reads={0: NORM, 2: EXACT, 3: EXACT}, gradient_of="Comptrain>LayerNormAffine"),
     # Images
     **_rows("AvgPool AvgPool3D", OperationType("", {}, rows=FIRST_AXIS)),
     **_rows("MaxPool MaxPool3D", OperationType("", {0: WINDOW, OUTPUT: WINDOW}, rows=FIRST_AXIS)),

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import math
 import weakref
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
+import tensorflow as tf
 from absl import logging
 from tensorflow import keras
 
@@ -74,6 +76,15 @@ class _Tried(NamedTuple):
     named: Any
 
 
+def _bytes_in_flight(iterator: Any, batch: int) -> int:
+    """What the batches take that a dataset's iterator holds between steps; 0 where that is not known, or elsewhere."""
+    if counters.device() != "CPU:0" or not hasattr(iterator, "element_spec"):
+        return 0
+    specs = [spec for spec in tf.nest.flatten(iterator.element_spec) if isinstance(spec, tf.TensorSpec)]
+    sizes = [math.prod(size or batch for size in spec.shape) * spec.dtype.size for spec in specs if spec.shape.rank]
+    return _keras.batches_in_flight(iterator) * sum(sizes)
+
+
 class PeakCheck:
     """Holds the peak of the first steps against the limit; where it is over, the next are planned tighter.
 
@@ -113,14 +124,14 @@ class PeakCheck:
     def _run(self, train_function: Callable, iterator: Any) -> Any:
         if not self._has_begun:
             self._has_begun = True
-            self._make_room()
+            self._make_room(iterator)
         return self._steps.run(train_function, iterator)
 
-    def _make_room(self) -> None:
-        """Plans the step, which is not traced yet, for what is left beside the arrays that `fit` holds."""
+    def _make_room(self, iterator: Any) -> None:
+        """Plans the step, which is not traced yet, for what is left beside the arrays and batches that `fit` holds."""
         if self._prepared is None:
             return
-        resting = counters.bytes_in_use()
+        resting = counters.bytes_in_use() + _bytes_in_flight(iterator, self._plan.batch)
         if self._plan.peak_bytes + resting - self._resting > self._plan.limit_bytes:
             prepared = self._with_resting(resting)
             self._plan_again(prepared, prepared.expected_waste(self._plan.limit_bytes))

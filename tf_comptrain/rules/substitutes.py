@@ -96,7 +96,7 @@ def _update_moving_statistics(layer: Any, x: tf.Tensor, mean: tf.Tensor, varianc
 
 
 class _LayerNormalization(Substitute):
-    """Over the last dimension, in one pass forward and one backward. On a GPU's executor Keras' formula serves."""
+    """Over the last dimension, of which the normalized rows are held. On a GPU's executor Keras' formula serves."""
 
     def call(self, context: Context, x: tf.Tensor, **kwargs: Any) -> Any:
         layer = context.layer
@@ -108,8 +108,8 @@ class _LayerNormalization(Substitute):
         gamma = tf.ones(x.shape[-1:]) if layer.gamma is None else tf.convert_to_tensor(layer.gamma)
         beta = tf.zeros(x.shape[-1:]) if layer.beta is None else tf.convert_to_tensor(layer.beta)
         gamma, beta = (tf.cast(vector, tf.float32) for vector in (gamma, beta))
-        y, _ = native.ops().comptrain_layer_norm(x, gamma, beta, epsilon=layer.epsilon)
-        return y
+        x_norm, inv_std = native.ops().comptrain_layer_norm(x, epsilon=layer.epsilon)
+        return native.ops().comptrain_layer_norm_affine(x_norm, gamma, beta, inv_std)
 
 
 class _DepthwiseConvolution(Substitute):

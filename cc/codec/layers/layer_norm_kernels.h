@@ -12,64 +12,72 @@
 
 namespace comptrain {
 
-// Indexed by DType. `gradient` adds to dgamma and dbeta. scratch: 2 * channels.
+// Indexed by DType. `gradient` adds to dgamma and dbeta. scratch: channels, and
+// 2 * channels for the gradient.
 struct LayerNormKernels {
-  void (*forward[3])(const NormRows& x, const LayerNormParams& params,
-                     const LayerNormOut& out, float* scratch);
-  void (*gradient[3])(const NormRows& x, const LayerNormSaved& saved,
+  void (*forward[3])(const NormRows& x, float epsilon, const LayerNormOut& out,
+                     float* scratch);
+  void (*affine[3])(const NormRows& x_norm, const LayerNormParams& params,
+                    void* y);
+  void (*gradient[3])(const NormRows& x_norm, const LayerNormSaved& saved,
                       const void* dy, const NormGradients& to, float* scratch);
 };
 
 COMPTRAIN_KERNEL_TABLES(LayerNormKernels)
 
-// A row as floats, less their mean.
 template <class T>
-static inline void CenterRow(const T* x, int64_t channels, float* to) {
-  for (int64_t c = 0; c < channels; ++c) to[c] = ToFloat(x[c]);
-  const float count = static_cast<float>(channels);
-  const float mean = SumOf(channels, [&](int64_t c) { return to[c]; }) / count;
-  for (int64_t c = 0; c < channels; ++c) to[c] -= mean;
-}
-
-template <class T>
-static inline void LayerNormForward(const NormRows& x,
-                                    const LayerNormParams& params,
+static inline void LayerNormForward(const NormRows& x, float epsilon,
                                     const LayerNormOut& out, float* scratch) {
   const int64_t channels = x.channels;
   const float count = static_cast<float>(channels);
   const T* in = static_cast<const T*>(x.data);
-  T* y = static_cast<T*>(out.y);
-  for (int64_t row = 0; row < x.rows; ++row, in += channels, y += channels) {
-    CenterRow(in, channels, scratch);
+  T* to = static_cast<T*>(out.x_norm);
+  for (int64_t row = 0; row < x.rows; ++row, in += channels, to += channels) {
+    for (int64_t c = 0; c < channels; ++c) scratch[c] = ToFloat(in[c]);
+    const float mean =
+        SumOf(channels, [&](int64_t c) { return scratch[c]; }) / count;
+    for (int64_t c = 0; c < channels; ++c) scratch[c] -= mean;
     const float variance =
         SumOf(channels, [&](int64_t c) { return scratch[c] * scratch[c]; }) /
         count;
-    const float inv_std = 1.0f / std::sqrt(variance + params.epsilon);
+    const float inv_std = 1.0f / std::sqrt(variance + epsilon);
     out.inv_std[row] = inv_std;
     for (int64_t c = 0; c < channels; ++c) {
-      const float x_norm = scratch[c] * inv_std;
-      FromFloat(x_norm * params.gamma[c] + params.beta[c], &y[c]);
+      FromFloat(scratch[c] * inv_std, &to[c]);
     }
   }
 }
 
 template <class T>
-static inline void LayerNormBackward(const NormRows& x,
+static inline void LayerNormAffineRows(const NormRows& x_norm,
+                                       const LayerNormParams& params, void* y) {
+  const int64_t channels = x_norm.channels;
+  const T* in = static_cast<const T*>(x_norm.data);
+  T* to = static_cast<T*>(y);
+  for (int64_t row = 0; row < x_norm.rows;
+       ++row, in += channels, to += channels) {
+    for (int64_t c = 0; c < channels; ++c) {
+      FromFloat(ToFloat(in[c]) * params.gamma[c] + params.beta[c], &to[c]);
+    }
+  }
+}
+
+template <class T>
+static inline void LayerNormBackward(const NormRows& from,
                                      const LayerNormSaved& saved,
                                      const void* dy, const NormGradients& to,
                                      float* scratch) {
-  const int64_t channels = x.channels;
-  const T* in = static_cast<const T*>(x.data);
+  const int64_t channels = from.channels;
+  const T* in = static_cast<const T*>(from.data);
   const T* gradient = static_cast<const T*>(dy);
   T* out = static_cast<T*>(to.dx);
   float* x_norm = scratch;
   float* g = scratch + channels;
   const float count = static_cast<float>(channels);
-  for (int64_t row = 0; row < x.rows;
+  for (int64_t row = 0; row < from.rows;
        ++row, in += channels, gradient += channels, out += channels) {
     const float inv_std = saved.inv_std[row];
-    CenterRow(in, channels, x_norm);
-    for (int64_t c = 0; c < channels; ++c) x_norm[c] *= inv_std;
+    for (int64_t c = 0; c < channels; ++c) x_norm[c] = ToFloat(in[c]);
     const float square =
         SumOf(channels, [&](int64_t c) { return x_norm[c] * x_norm[c]; }) /
         count;
@@ -95,6 +103,8 @@ static inline void LayerNormBackward(const NormRows& x,
 static constexpr LayerNormKernels LayerNormTable() {
   return {
       {LayerNormForward<float>, LayerNormForward<BF16>, LayerNormForward<F16>},
+      {LayerNormAffineRows<float>, LayerNormAffineRows<BF16>,
+       LayerNormAffineRows<F16>},
       {LayerNormBackward<float>, LayerNormBackward<BF16>,
        LayerNormBackward<F16>}};
 }

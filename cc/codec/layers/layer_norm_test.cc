@@ -1,5 +1,6 @@
 #include "cc/codec/layers/layer_norm.h"
 
+#include <algorithm>
 #include <cmath>
 #include <cstring>
 #include <vector>
@@ -48,13 +49,13 @@ int64_t Wrong(double found, double expected, double tolerance) {
 // Against the formulas, in doubles.
 void TestFormulas(DType dtype, const Case& d) {
   const int64_t n = d.channels, bytes = d.x.bytes();
-  Buffer y(bytes), dx(bytes);
+  Buffer normal(bytes), y(bytes), dx(bytes);
   std::vector<float> dgamma(n), dbeta(n), inv_std(d.rows);
-  LayerNorm({d.x.data(), dtype, d.rows, n},
-            {d.gamma.data(), d.beta.data(), kEpsilon},
-            {y.data(), inv_std.data()}, SerialFor);
-  LayerNormGradient({d.x.data(), dtype, d.rows, n},
-                    {d.gamma.data(), inv_std.data()}, d.dy.data(),
+  const NormRows x_norm = {normal.data(), dtype, d.rows, n};
+  LayerNorm({d.x.data(), dtype, d.rows, n}, kEpsilon,
+            {normal.data(), inv_std.data()}, SerialFor);
+  LayerNormAffine(x_norm, {d.gamma.data(), d.beta.data()}, y.data(), SerialFor);
+  LayerNormGradient(x_norm, {d.gamma.data(), inv_std.data()}, d.dy.data(),
                     {dx.data(), dgamma.data(), dbeta.data()}, SerialFor);
   const double tolerance = Tolerance(dtype);
   std::vector<double> sum(n), sum_x(n);
@@ -90,7 +91,8 @@ void TestFormulas(DType dtype, const Case& d) {
     }
   }
   for (int64_t c = 0; c < n; ++c) {
-    wrong += Wrong(dgamma[c], sum_x[c], 1e-4 * std::sqrt(1.0 + d.rows));
+    wrong += Wrong(dgamma[c], sum_x[c],
+                   std::max(1e-4, tolerance) * std::sqrt(1.0 + d.rows));
     wrong += Wrong(dbeta[c], sum[c], 1e-5);
   }
   CHECK_EQ(wrong, 0);
@@ -100,12 +102,13 @@ void TestFormulas(DType dtype, const Case& d) {
 // x_norm is left, the more of it is error.
 void TestErrors(const Case& d, float times) {
   const int64_t n = d.channels, count = d.rows * n;
-  std::vector<float> y(count), dx(count), dgamma(n), dbeta(n), inv_std(d.rows);
-  const NormRows x = {d.x.data(), DType::kF32, d.rows, n};
-  LayerNorm(x, {d.gamma.data(), d.beta.data(), kEpsilon},
-            {y.data(), inv_std.data()}, SerialFor);
-  for (float& value : inv_std) value *= times;
-  LayerNormGradient(x, {d.gamma.data(), inv_std.data()}, d.dy.data(),
+  std::vector<float> normal(count), dx(count), dgamma(n), dbeta(n),
+      inv_std(d.rows);
+  LayerNorm({d.x.data(), DType::kF32, d.rows, n}, kEpsilon,
+            {normal.data(), inv_std.data()}, SerialFor);
+  for (float& value : normal) value *= times;
+  LayerNormGradient({normal.data(), DType::kF32, d.rows, n},
+                    {d.gamma.data(), inv_std.data()}, d.dy.data(),
                     {dx.data(), dgamma.data(), dbeta.data()}, SerialFor);
   int64_t wrong = 0;
   for (int64_t row = 0; row < d.rows; ++row) {
@@ -114,7 +117,7 @@ void TestErrors(const Case& d, float times) {
     double square = 0, mean_g = 0, mean_gx = 0;
     std::vector<double> x_norm(n);
     for (int64_t c = 0; c < n; ++c) {
-      x_norm[c] = times * (y[row * n + c] - d.beta[c]) / d.gamma[c];
+      x_norm[c] = normal[row * n + c];
       square += x_norm[c] * x_norm[c] / static_cast<double>(n);
     }
     for (int64_t c = 0; c < n; ++c) {
@@ -134,24 +137,29 @@ void TestErrors(const Case& d, float times) {
 void TestAlike(DType dtype, const Case& d) {
   const int64_t n = d.channels, bytes = d.x.bytes();
   const int type = static_cast<int>(dtype);
-  Buffer y(bytes), dx(bytes);
+  Buffer normal(bytes), y(bytes), dx(bytes);
   std::vector<float> scratch(2 * n), sums(2 * n), inv_std(d.rows);
   const LayerNormKernels* plain = &kLayerNormKernelsScalar;
   const NormRows x = {d.x.data(), dtype, d.rows, n};
-  const LayerNormParams params = {d.gamma.data(), d.beta.data(), kEpsilon};
-  plain->forward[type](x, params, {y.data(), inv_std.data()}, scratch.data());
+  const NormRows x_norm = {normal.data(), dtype, d.rows, n};
+  const LayerNormParams params = {d.gamma.data(), d.beta.data()};
+  plain->forward[type](x, kEpsilon, {normal.data(), inv_std.data()},
+                       scratch.data());
+  plain->affine[type](x_norm, params, y.data());
   const LayerNormSaved saved = {d.gamma.data(), inv_std.data()};
-  plain->gradient[type](x, saved, d.dy.data(),
+  plain->gradient[type](x_norm, saved, d.dy.data(),
                         {dx.data(), sums.data(), sums.data() + n},
                         scratch.data());
   for (const Isa isa : AvailableIsas()) {
     const LayerNormKernels* const table = &LayerNormKernelsOf(isa);
-    Buffer y2(bytes), dx2(bytes);
+    Buffer normal2(bytes), y2(bytes), dx2(bytes);
     std::vector<float> sums2(2 * n), inv_std2(d.rows);
-    table->forward[type](x, params, {y2.data(), inv_std2.data()},
+    table->forward[type](x, kEpsilon, {normal2.data(), inv_std2.data()},
                          scratch.data());
+    CHECK(normal2 == normal);
     CHECK(inv_std2 == inv_std);
-    table->gradient[type](x, saved, d.dy.data(),
+    table->affine[type](x_norm, params, y2.data());
+    table->gradient[type](x_norm, saved, d.dy.data(),
                           {dx2.data(), sums2.data(), sums2.data() + n},
                           scratch.data());
     CHECK(y2 == y);
@@ -164,15 +172,17 @@ void TestAlike(DType dtype, const Case& d) {
     if (bytes > 0) std::memcpy(in_x.data(), d.x.data(), bytes);
     if (bytes > 0) std::memcpy(in_dy.data(), d.dy.data(), bytes);
     std::vector<float> found(2 * n, NAN), found_inv(d.rows, NAN);
-    LayerNormGradient({in_x.data(), dtype, d.rows, n}, saved, in_dy.data(),
+    LayerNormGradient(x_norm, saved, in_dy.data(),
                       {in_dy.data(), found.data(), found.data() + n}, parallel);
     CHECK(in_dy == dx);
     if (first.empty()) first = found;
     CHECK(found == first);
-    LayerNorm({in_x.data(), dtype, d.rows, n}, params,
-              {in_x.data(), found_inv.data()}, parallel);
-    CHECK(in_x == y);
+    const NormRows in_place = {in_x.data(), dtype, d.rows, n};
+    LayerNorm(in_place, kEpsilon, {in_x.data(), found_inv.data()}, parallel);
+    CHECK(in_x == normal);
     CHECK(found_inv == inv_std);
+    LayerNormAffine(in_place, params, in_x.data(), parallel);
+    CHECK(in_x == y);
   }
 }
 

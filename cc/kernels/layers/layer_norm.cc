@@ -1,4 +1,4 @@
-// CPU kernels of LayerNorm and LayerNormGrad; cc/kernels/xla/layer_norm.cc has
+// CPU kernels of layer normalization; cc/kernels/xla/layer_norm.cc has
 // those of XLA. On a GPU's executor Keras' formula serves.
 #include "cc/codec/layers/layer_norm.h"
 #include "cc/kernels/common/register.h"
@@ -37,17 +37,31 @@ class LayerNormOp : public OpWithAttrs<Epsilon> {
 
   void Compute(OpKernelContext* ctx) override {
     const Tensor& x = ctx->input(0);
-    OP_REQUIRES_OK(ctx, CheckVector(ctx->input(1), x, "gamma"));
-    OP_REQUIRES_OK(ctx, CheckVector(ctx->input(2), x, "beta"));
-    Tensor *y = nullptr, *inv_std = nullptr;
+    Tensor *x_norm = nullptr, *inv_std = nullptr;
     OP_REQUIRES_OK(
-        ctx, ctx->forward_input_or_allocate_output({0}, 0, x.shape(), &y));
+        ctx, ctx->forward_input_or_allocate_output({0}, 0, x.shape(), &x_norm));
     OP_REQUIRES_OK(ctx, ctx->allocate_output(1, RowsShape(x), &inv_std));
-    LayerNorm(RowsOf(x),
-              {ctx->input(1).flat<float>().data(),
-               ctx->input(2).flat<float>().data(), attrs_.value},
-              {MutableData(y), inv_std->flat<float>().data()},
+    LayerNorm(RowsOf(x), attrs_.value,
+              {MutableData(x_norm), inv_std->flat<float>().data()},
               WorkerThreads(ctx));
+  }
+};
+
+class LayerNormAffineOp : public OpKernel {
+ public:
+  using OpKernel::OpKernel;
+
+  void Compute(OpKernelContext* ctx) override {
+    const Tensor& x_norm = ctx->input(0);
+    OP_REQUIRES_OK(ctx, CheckVector(ctx->input(1), x_norm, "gamma"));
+    OP_REQUIRES_OK(ctx, CheckVector(ctx->input(2), x_norm, "beta"));
+    Tensor* y = nullptr;
+    OP_REQUIRES_OK(
+        ctx, ctx->forward_input_or_allocate_output({0}, 0, x_norm.shape(), &y));
+    LayerNormAffine(RowsOf(x_norm),
+                    {ctx->input(1).flat<float>().data(),
+                     ctx->input(2).flat<float>().data()},
+                    MutableData(y), WorkerThreads(ctx));
   }
 };
 
@@ -56,22 +70,24 @@ class LayerNormGradOp : public OpKernel {
   using OpKernel::OpKernel;
 
   void Compute(OpKernelContext* ctx) override {
-    const Tensor& x = ctx->input(0);
+    const Tensor& x_norm = ctx->input(0);
     const Tensor& dy = ctx->input(1);
     const Tensor& gamma = ctx->input(2);
     const Tensor& inv_std = ctx->input(3);
-    OP_REQUIRES_OK(ctx, CheckShape("dy", dy.shape(), x.shape(), "that of x"));
-    OP_REQUIRES_OK(ctx, CheckVector(gamma, x, "gamma"));
-    OP_REQUIRES_OK(ctx, CheckShape("inv_std", inv_std.shape(), RowsShape(x),
-                                   "all but the last dimension of x"));
-    Tensor *dx = nullptr, *dgamma = nullptr, *dbeta = nullptr;
     OP_REQUIRES_OK(
-        ctx, ctx->forward_input_or_allocate_output({1, 0}, 0, x.shape(), &dx));
+        ctx, CheckShape("dy", dy.shape(), x_norm.shape(), "that of x_norm"));
+    OP_REQUIRES_OK(ctx, CheckVector(gamma, x_norm, "gamma"));
+    OP_REQUIRES_OK(ctx,
+                   CheckShape("inv_std", inv_std.shape(), RowsShape(x_norm),
+                              "all but the last dimension of x_norm"));
+    Tensor *dx = nullptr, *dgamma = nullptr, *dbeta = nullptr;
+    OP_REQUIRES_OK(ctx, ctx->forward_input_or_allocate_output(
+                            {1, 0}, 0, x_norm.shape(), &dx));
     OP_REQUIRES_OK(ctx, ctx->allocate_output(1, gamma.shape(), &dgamma));
     OP_REQUIRES_OK(ctx, ctx->allocate_output(2, gamma.shape(), &dbeta));
     LayerNormGradient(
-        RowsOf(x), {gamma.flat<float>().data(), inv_std.flat<float>().data()},
-        Data(dy),
+        RowsOf(x_norm),
+        {gamma.flat<float>().data(), inv_std.flat<float>().data()}, Data(dy),
         {MutableData(dx), dgamma->flat<float>().data(),
          dbeta->flat<float>().data()},
         WorkerThreads(ctx));
@@ -79,6 +95,7 @@ class LayerNormGradOp : public OpKernel {
 };
 
 COMPTRAIN_REGISTER("LayerNorm", tensorflow::DEVICE_CPU, LayerNormOp)
+COMPTRAIN_REGISTER("LayerNormAffine", tensorflow::DEVICE_CPU, LayerNormAffineOp)
 COMPTRAIN_REGISTER("LayerNormGrad", tensorflow::DEVICE_CPU, LayerNormGradOp)
 
 }  // namespace

@@ -1,4 +1,4 @@
-// LayerNorm and LayerNormGrad: formulas that XLA fuses, as
+// Layer normalization: formulas that XLA fuses, as
 // cc/codec/layers/layer_norm.h has them.
 #include <numeric>
 #include <vector>
@@ -60,18 +60,16 @@ class LayerNormXla : public Lowering {
   }
 
   void Compile(XlaOpKernelContext* ctx) override {
-    OP_REQUIRES_OK(ctx, CheckVector("gamma", ctx, 1));
-    OP_REQUIRES_OK(ctx, CheckVector("beta", ctx, 2));
     const XlaOp x = ctx->Input(0);
+    OP_REQUIRES(ctx, ShapeOf(ctx, 0).dims() > 0,
+                absl::InvalidArgumentError("x must have a rank"));
     const LastDimension last(x);
     const XlaOp centred = last.Centred(F32(x));
     const XlaOp variance = last.Mean(Squared(centred));
     const XlaOp inv_std =
         xla::Rsqrt(variance + xla::FullLike(variance, epsilon_));
-    const XlaOp y =
-        centred * last.OverRows(inv_std) * last.OverChannels(ctx->Input(1)) +
-        last.OverChannels(ctx->Input(2));
-    ctx->SetOutput(0, xla::ConvertElementType(y, ctx->output_xla_type(0)));
+    const XlaOp x_norm = centred * last.OverRows(inv_std);
+    ctx->SetOutput(0, xla::ConvertElementType(x_norm, ctx->output_xla_type(0)));
     ctx->SetOutput(1, inv_std);
   }
 
@@ -79,22 +77,36 @@ class LayerNormXla : public Lowering {
   float epsilon_ = 0;
 };
 
+class LayerNormAffineXla : public Lowering {
+ public:
+  using Lowering::Lowering;
+
+  void Compile(XlaOpKernelContext* ctx) override {
+    OP_REQUIRES_OK(ctx, CheckVector("gamma", ctx, 1));
+    OP_REQUIRES_OK(ctx, CheckVector("beta", ctx, 2));
+    const LastDimension last(ctx->Input(0));
+    const XlaOp y = F32(ctx->Input(0)) * last.OverChannels(ctx->Input(1)) +
+                    last.OverChannels(ctx->Input(2));
+    ctx->SetOutput(0, xla::ConvertElementType(y, ctx->output_xla_type(0)));
+  }
+};
+
 class LayerNormGradXla : public Lowering {
  public:
   using Lowering::Lowering;
 
   void Compile(XlaOpKernelContext* ctx) override {
-    OP_REQUIRES_OK(
-        ctx, CheckShape("dy", ShapeOf(ctx, 1), ShapeOf(ctx, 0), "that of x"));
+    OP_REQUIRES_OK(ctx, CheckShape("dy", ShapeOf(ctx, 1), ShapeOf(ctx, 0),
+                                   "that of x_norm"));
     OP_REQUIRES_OK(ctx, CheckVector("gamma", ctx, 2));
     TensorShape rows = ShapeOf(ctx, 0);
     rows.RemoveLastDims(1);
     OP_REQUIRES_OK(ctx, CheckShape("inv_std", ShapeOf(ctx, 3), rows,
-                                   "all but the last dimension of x"));
+                                   "all but the last dimension of x_norm"));
     const LastDimension last(ctx->Input(0));
     const XlaOp dy = F32(ctx->Input(1));
     const XlaOp inv_std = last.OverRows(ctx->Input(3));
-    XlaOp x_norm = last.Centred(F32(ctx->Input(0))) * inv_std;
+    XlaOp x_norm = F32(ctx->Input(0));
     const XlaOp square = last.Mean(Squared(x_norm));
     const XlaOp most = xla::FullLike(square, kMostSquareOfNorm);
     const XlaOp left = xla::Select(xla::Gt(square, most), most / square,
@@ -110,6 +122,7 @@ class LayerNormGradXla : public Lowering {
 };
 
 COMPTRAIN_REGISTER_XLA("LayerNorm", LayerNormXla)
+COMPTRAIN_REGISTER_XLA("LayerNormAffine", LayerNormAffineXla)
 COMPTRAIN_REGISTER_XLA("LayerNormGrad", LayerNormGradXla)
 
 }  // namespace

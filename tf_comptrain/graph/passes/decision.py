@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
@@ -14,7 +13,7 @@ from tf_comptrain.graph.held.streams_of_step import StreamsOfStep
 from tf_comptrain.graph.held_or_rebuilt import DROPOUT, NORMALIZATION, Choice
 from tf_comptrain.graph.ingredients import INDICES, MASKS, WEIGHTS
 from tf_comptrain.graph.kernels import stored_behind
-from tf_comptrain.graph.operations import NORM, SHAPE, UNBOUNDED, UNKNOWN, about
+from tf_comptrain.graph.operations import SHAPE, UNBOUNDED, UNKNOWN, about
 from tf_comptrain.graph.passes.choice import AGAIN, HeldSet
 from tf_comptrain.graph.passes.needs import Needs, may_read_stream
 from tf_comptrain.graph.passes.step import TracedStep
@@ -24,8 +23,6 @@ from tf_comptrain.storage import BITMASK, KEEP, REBUILD, Holding
 
 _CALLS = ("PartitionedCall", "StatefulPartitionedCall")
 _APART = "a tf.function of its own reads it: a loaded one, or one with jit_compile or input_signature"
-_OF_LAYER_NORMALIZATION = "Comptrain>LayerNormGrad"
-_LONG_ROW = 256  # values
 _AS_IT_IS = "the backward pass runs %s on it as it is"
 _NO_ACTIVATION = {
     0: "made of constants alone",
@@ -207,20 +204,7 @@ class _Walk:
             return Holding(KEEP, note=note)
         errors = self._chosen.errors
         mask = tensor.ref() in self._needs.masked
-        kind = errors.kind(tensor)
-        gain = errors.gain(tensor) * self._gain_of_short_rows(tensor, kind)
-        return self._streams.decide(tensor, kind, mask, gain)
-
-    def _gain_of_short_rows(self, tensor: tf.Tensor, kind: str) -> float:
-        """By how much a bound is less for a layer normalization of few values.
-
-        An error of the row meets the gradient in a mean over its values. XLA's rates are rough enough to count there.
-        """
-        length = tensor.shape[-1] if tensor.shape.rank else None
-        of_layer = kind == NORM and _OF_LAYER_NORMALIZATION in self._chosen.errors.readers(tensor)
-        if not (self._step.backward.xla and of_layer and length):
-            return 1.0
-        return math.sqrt(max(_LONG_ROW / length, 1.0))
+        return self._streams.decide(tensor, errors.kind(tensor), mask, errors.gain(tensor))
 
     def _keep_behind(self, tensor: tf.Tensor) -> None:
         """Notes that what the backward pass makes a tensor of crosses as it is: the tensor itself does not."""

@@ -66,11 +66,24 @@ def _joined(order: TopologicalOrder, products: Sequence[tf.Operation]) -> list[t
     """Those of the products whose readers may wait for all of them."""
     joined: list[tf.Operation] = []
     for op in products:
-        readers = {reader.name: reader for each in (*joined, op) for reader, _ in readers_of(each.outputs[0])}
-        known = [reader for reader in readers.values() if order.knows(reader)]
-        if all(order.put(each, reader) for each in (*joined, op) for reader in known):
+        together = (*joined, op)
+        if all(order.put(each, reader) for each in together for reader in _known_readers(order, together)):
             joined.append(op)
     return joined
+
+
+def _known_readers(order: TopologicalOrder, operations: Sequence[tf.Operation]) -> list[tf.Operation]:
+    """What reads the first results of operations, or what was made of these since; as far as the order knows it."""
+    found: dict[str, tf.Operation] = {}
+    waiting, seen = [op.outputs[0] for op in operations], set()
+    while waiting:
+        for reader, _ in readers_of(waiting.pop()):
+            if order.knows(reader):
+                found[reader.name] = reader
+            elif reader.name not in seen:
+                seen.add(reader.name)
+                waiting += reader.outputs
+    return list(found.values())
 
 
 def _added_up(product: tf.Tensor) -> tf.Tensor:
