@@ -8,7 +8,7 @@ import sys
 import numpy as np
 import pytest
 import tensorflow as tf
-from models import chain, compiled, images, layers, rows_of, small_cnn
+from models import chain, compiled, images, layers, small_cnn
 from tensorflow import keras
 
 import tf_comptrain as ct

@@ -81,7 +81,9 @@ def _bytes_in_flight(iterator: Any, batch: int) -> int:
     if counters.device() != "CPU:0" or not hasattr(iterator, "element_spec"):
         return 0
     specs = [spec for spec in tf.nest.flatten(iterator.element_spec) if isinstance(spec, tf.TensorSpec)]
-    sizes = [math.prod(size or batch for size in spec.shape) * spec.dtype.size for spec in specs if spec.shape.rank]
+    sizes = [
+        math.prod(size or batch for size in spec.shape) * spec.dtype.size for spec in specs if spec.shape.rank
+    ]
     return _keras.batches_in_flight(iterator) * sum(sizes)
 
 

@@ -206,7 +206,10 @@ def test_what_rows_have_in_common_is_no_error_of_their_normalization(jit_compile
         ct.compress_model(compressed)
         places = [v.path.endswith("gamma") for v in plain.trainable_variables].index(True)
         start = sum(v.shape.num_elements() for v in plain.trainable_variables[:places])
-        both = [gradients(one, x, np.arange(8) % 4, jit_compile)[start : start + 64] for one in (plain, compressed)]
+        both = [
+            gradients(one, x, np.arange(8) % 4, jit_compile)[start : start + 64]
+            for one in (plain, compressed)
+        ]
         return np.linalg.norm(both[1] - both[0]) / np.linalg.norm(both[0])
 
     assert error_of_gamma(100.0) < 1.3 * error_of_gamma(0.0) < 0.13
