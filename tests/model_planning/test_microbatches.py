@@ -77,6 +77,30 @@ def test_fit_keeps_the_limit_and_the_losses():
     np.testing.assert_allclose(*losses, rtol=2e-3)
 
 
+def test_there_are_more_microbatches_where_steps_take_more(caplog):
+    """Beside what the process holds since, and after steps that were over."""
+    x, y = samples(4 * BATCH)
+    with tf.device("CPU:0"):
+        model = network(False)
+        gc.collect()
+        limit = EXECUTORS_LIMIT + tf.config.experimental.get_memory_info("CPU:0")["current"]
+        ct.compress_model(model, memory=limit, batch_size=BATCH, check=False)
+        planned = accumulation.microbatches_of(model)
+        beside = tf.zeros((700_000 // 4,))
+        losses = [model.train_on_batch(x[:BATCH], y[:BATCH])]
+        more = accumulation.microbatches_of(model)
+        beside = tf.zeros((limit // 4,))
+        losses += [
+            model.train_on_batch(x[i : i + BATCH], y[i : i + BATCH]) for i in (BATCH, 2 * BATCH, 3 * BATCH)
+        ]
+        plain = network(False)
+        expected = [plain.train_on_batch(x[i : i + BATCH], y[i : i + BATCH]) for i in range(0, len(x), BATCH)]
+        del beside
+    assert planned < more < BATCH
+    assert any("A smaller `memory`" in record.message for record in caplog.records)  # whatever is done
+    np.testing.assert_allclose(losses, expected, rtol=2e-3)
+
+
 @pytest.mark.long
 def test_batch_normalization_is_divided_only_where_asked_for():
     with pytest.raises(ValueError, match="statistics from each microbatch.*norm0.*microbatches=True"):

@@ -13,6 +13,7 @@ from tensorflow import keras
 import tf_comptrain as ct
 from tf_comptrain import _keras, cli, memory
 from tf_comptrain.compression.instrumentation import compressed_models, instrumentation, is_compressed
+from tf_comptrain.compression.layer_names import fingerprint
 from tf_comptrain.memory.batches import random_batch
 from tf_comptrain.model_planning import ModelPlan, cache_path, calibrate, peak_check, trials
 from tf_comptrain.model_planning.crossing_tensors import held_tensors
@@ -227,6 +228,31 @@ def test_json_and_another_model(case):
     assert not is_compressed(other)
     again.apply(case.model)
     ct.restore_model(case.model)
+
+
+def test_a_plan_of_another_engine(case, caplog):
+    model = network("for_two")
+    plan = case.plan(middle(case))._replace(fingerprint=fingerprint(model))
+    model.compile("sgd", "mse", jit_compile=True)
+    with pytest.raises(ValueError, match=r"TensorFlow's executor \(jit_compile=False\). Received: 'for_two'"):
+        plan.apply(model)
+    assert not is_compressed(model)
+    model.compile("sgd", "mse", jit_compile=False)
+    plan.apply(model)
+    model.compile("sgd", "mse", jit_compile=True)
+    x, _ = random_batch(model, 2)
+    for _ in range(3):
+        model.train_on_batch(x, tf.zeros((2, 10)))
+    assert sum("the limit of" in record.message for record in caplog.records) == 1
+
+
+@pytest.mark.parametrize("change", [{"activation": "gelu"}, {"size": 12}])
+def test_a_plan_of_a_model_that_differs_in_no_weight(change):
+    def model(activation="relu", size=8):
+        parts = [keras.Input((size, size, 3)), layers.Conv2D(8, 3, activation=activation, name="conv")]
+        return keras.Sequential([*parts, layers.GlobalAveragePooling2D(name="pool")], name="net")
+
+    assert fingerprint(model()) == fingerprint(model()) != fingerprint(model(**change))
 
 
 @pytest.fixture

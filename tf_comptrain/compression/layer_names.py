@@ -36,7 +36,11 @@ def split_name(name: str, paths: Collection[str], keras_3: bool) -> tuple[str, s
 
 
 def fingerprint(model: keras.Model) -> str:
-    """Of a model's name, the names of its layers, and its weights' shapes."""
-    layers = [(layer.name, type(layer).__name__) for layer in getattr(model, "layers", ())]
+    """Of a model's name, the names, types and activations of its layers, and the shapes of its weights and inputs."""
+    layers = []
+    for layer in getattr(model, "layers", ()):
+        activation = getattr(layer, "activation", None)
+        layers.append((layer.name, type(layer).__name__, getattr(activation, "__name__", "")))
     weights = [(weight.name, tuple(weight.shape)) for weight in model.weights]
-    return hashlib.sha256(repr((model.name, layers, weights)).encode()).hexdigest()[:16]
+    inputs = [tuple(tensor.shape)[1:] for tensor in getattr(model, "inputs", None) or ()]
+    return hashlib.sha256(repr((model.name, layers, weights, inputs)).encode()).hexdigest()[:16]

@@ -17,7 +17,7 @@ from tf_comptrain.model_planning.model_plan import ModelPlan
 from tf_comptrain.placement import accumulation
 
 _TRIES = 3
-_MOST = 16  # microbatches: a step is traced with all of them
+MOST_MICROBATCHES = 16  # microbatches: a step is traced with all of them
 _STEPS = 6  # that confirm a plan
 _MARGIN = 0.03  # the peak of a step scatters from run to run, with the chunks that the allocator has
 
@@ -64,7 +64,7 @@ def plan_in_microbatches(
     sample_bytes = sum(t.dtype.size * t.shape.num_elements() for t in tf.nest.flatten((x, y)))
     gradient_bytes = _keras.bytes_of(*_keras.trainable_variables(model))
     # `first` is of a step in proportion to the batch: a little too careful.
-    counts = [count for count in range(max(first // 2, 2), _MOST + 1) if batch % count == 0]
+    counts = [count for count in range(max(first // 2, 2), MOST_MICROBATCHES + 1) if batch % count == 0]
     for count in counts[:_TRIES]:
         samples = batch // count
         others = gradient_bytes + (batch - samples) * sample_bytes

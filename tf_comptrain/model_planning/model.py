@@ -373,8 +373,7 @@ def _planned_and_applied(
     if _keras.jit_compile(model):
         report.notes = functools.partial(reasons.lines_of_fixed, found)
     else:
-        is_whole = found.microbatches == 1
-        tried = prepared if is_whole and isinstance(prepared, trials.Prepared) else None
+        tried = prepared if isinstance(prepared, trials.Prepared) else None
         PeakCheck(model, found, tried, report).begin(model)
     return report
 

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import dataclasses
 import math
+import weakref
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from absl import logging
 from tensorflow import keras
 
 from tf_comptrain import _keras, planner
@@ -18,7 +20,10 @@ from tf_comptrain.compression.report import Report
 from tf_comptrain.memory import counters
 from tf_comptrain.model_planning.crossing_tensors import carried_out
 from tf_comptrain.placement.accumulation import set_microbatches
+from tf_comptrain.render.units import format_bytes
 from tf_comptrain.storage import Offload
+
+_ENGINES = {False: "TensorFlow's executor (jit_compile=False)", True: "XLA (jit_compile=True)"}
 
 
 class ModelPlan(planner.Plan):
@@ -41,17 +46,23 @@ class ModelPlan(planner.Plan):
           **how: `codec`, `error_bound` and `policy`, as the plan was made with.
 
         Raises:
-          ValueError: The plan is of another model, or fits into no limit; or see `compress_model`. Nothing has been
-            changed then.
+          ValueError: The plan is of another model or of another engine, or fits into no limit; or see `compress_model`.
+            Nothing has been changed then.
         """
         if self.fingerprint != fingerprint(model):
             raise ValueError(
-                f"`model` must be the one that the plan was made for, {self.model!r}, or one with the same names of "
-                f"layers and shapes of weights. Received: {model.name!r}. Plan it anew: tf_comptrain.plan(model, ...). "
+                f"`model` must be the one that the plan was made for, {self.model!r}, or one with the same layers, "
+                f"inputs and shapes of weights. Received: {model.name!r}. Plan it anew: tf_comptrain.plan(model, ...). "
                 "Where the names are Keras' own, which it numbers: keras.utils.clear_session() before it is built."
             )
         if not self.feasible:
             raise ValueError(too_small(self))
+        if _keras.is_compiled(model) and self._is_of_other_engine(model):
+            raise ValueError(
+                f"`model` must run its steps where they were planned, {_ENGINES[self.step_s is None]}. Received: "
+                f"{model.name!r}, compiled with jit_compile={_keras.jit_compile(model)}. Compile it so, or plan it "
+                "anew: tf_comptrain.plan(model, ...)."
+            )
         waiting = dataclasses.replace(offload or Offload(), codec=how.get("codec", "plane"))
         report = compress_model(model, storage=carried_out(self.storage, waiting), **how)
         held = compressed_models[model].held
@@ -62,7 +73,31 @@ class ModelPlan(planner.Plan):
         if not _keras.jit_compile(model):
             counters.reserve(self.limit_bytes)
             _keras.around_runs(model, "plan", _run)
+        _keras.around_runs(model, "engine", self._comparing(model))
         return report
+
+    def _is_of_other_engine(self, model: keras.Model) -> bool:
+        return _keras.jit_compile(model) != (self.step_s is None)
+
+    def _comparing(self, model: keras.Model) -> Callable[[Callable, Any], Any]:
+        """What runs a train function, and says where it was compiled for another engine since."""
+        reference, said = weakref.ref(model), False
+
+        def run(train_function: Callable, iterator: Any) -> Any:
+            nonlocal said
+            model = reference()
+            if not said and model is not None and self._is_of_other_engine(model):
+                said = True
+                logging.warning(
+                    "%s: its plan is for steps on %s, which these are not: the limit of %s may not be kept. "
+                    "tf_comptrain.restore_model(model), then plan it anew.",
+                    self.model,
+                    _ENGINES[self.step_s is None],
+                    format_bytes(self.limit_bytes),
+                )
+            return train_function(iterator)
+
+        return run
 
     @classmethod
     def from_json(cls, source: str | Path | dict) -> ModelPlan:

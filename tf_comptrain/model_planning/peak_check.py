@@ -16,7 +16,9 @@ from tf_comptrain.compression.instrumentation import compressed_models
 from tf_comptrain.compression.report import Report
 from tf_comptrain.memory import counters
 from tf_comptrain.model_planning import reasons, trials
+from tf_comptrain.model_planning.microbatches import MOST_MICROBATCHES
 from tf_comptrain.model_planning.model_plan import ModelPlan
+from tf_comptrain.placement.accumulation import set_microbatches
 from tf_comptrain.planner import Plan, Waste, plan_graph
 from tf_comptrain.render.units import format_bytes
 from tf_comptrain.storage import holdings_of
@@ -92,15 +94,15 @@ class PeakCheck:
 
     Args:
       model: The model.
-      found: Its plan.
-      prepared: What was measured for that; None: there is no choice to be made tighter, as in microbatches.
+      found: Its plan, of the whole batch or in microbatches, of which there are more then.
+      prepared: What was measured of the whole batch; None: there is no choice to be made tighter.
       report: That of the model, which gets lines.
     """
 
     def __init__(
         self, model: keras.Model, found: ModelPlan, prepared: trials.Prepared | None, report: Report
     ):
-        self._handle = weakref.ref(compressed_models[model])
+        self._handle, self._model = weakref.ref(compressed_models[model]), weakref.ref(model)
         self._plan, self._prepared = found, prepared
         self._steps = _Steps(found.limit_bytes)
         self._waste: Waste | None = None  # of a plan that was made again
@@ -117,13 +119,15 @@ class PeakCheck:
         self._steps.begin()
 
     def _lines(self) -> list[str]:
-        if self._prepared is None:
+        if self._prepared is None or self._plan.microbatches > 1:
             return [*reasons.lines_of_fixed(self._plan), self._note]
         if self._neighbours is None:
             self._neighbours = list(trials.neighbours(self._prepared, self._plan, 0))
         return reasons.lines(self._plan, self._prepared.graph, self._neighbours, self._note)
 
     def _run(self, train_function: Callable, iterator: Any) -> Any:
+        if _keras.jit_compile(self._model()):  # since: the plan says so
+            return train_function(iterator)
         if not self._has_begun:
             self._has_begun = True
             self._make_room(iterator)
@@ -134,7 +138,10 @@ class PeakCheck:
         if self._prepared is None:
             return
         resting = counters.bytes_in_use() + _bytes_in_flight(iterator, self._plan.batch)
-        if self._plan.peak_bytes + resting - self._resting > self._plan.limit_bytes:
+        over = self._plan.peak_bytes + resting - self._resting - self._plan.limit_bytes
+        if over > 0 and self._plan.microbatches > 1:
+            self._divide(over)
+        elif over > 0:
             prepared = self._with_resting(resting)
             self._plan_again(prepared, prepared.expected_waste(self._plan.limit_bytes))
 
@@ -146,13 +153,21 @@ class PeakCheck:
                 f"Measured after step {steps}: a peak of {format_bytes(peak)}, within {format_bytes(limit)}."
             )
             return False
-        over = f"Measured after step {steps}: a peak of {format_bytes(peak)}, over {format_bytes(limit)}."
-        handle = self._handle()
-        if handle is None or handle.held is None:
+        over = (
+            f"Measured after step {steps}: a peak of {format_bytes(peak)}, over {format_bytes(limit)}, which was "
+            f"planned for batches of {self._plan.batch}."
+        )
+        handle, model = self._handle(), self._model()
+        if handle is None or handle.held is None or _keras.jit_compile(model):
             return False
-        if self._prepared is None:
+        is_divided = self._plan.microbatches > 1
+        if self._prepared is None or is_divided and not self._divide(peak - limit):
             self._warn(f"{over} A smaller `memory` leaves room for that.")
             return False
+        if is_divided:
+            self._warn(f"{over} There are {self._plan.microbatches} microbatches from now on.")
+            self._steps.begin()
+            return True
         resting = self._steps.resting or counters.bytes_in_use()
         beside = resting - self._resting
         others = ""
@@ -187,6 +202,21 @@ class PeakCheck:
         )
         self._steps.begin()
         return True
+
+    def _divide(self, over: int) -> bool:
+        """Divides the batch further, until a step takes so much less; False where it cannot."""
+        plan, prepared = self._plan, self._prepared
+        model: Any = self._model()
+        assert prepared is not None
+        for count in range(plan.microbatches + 1, MOST_MICROBATCHES + 1):
+            less = int(prepared.held_bytes * (1 / plan.microbatches - 1 / count))
+            if plan.batch % count == 0 and less >= over:
+                function = model.train_function  # that runs now: not traced yet, or made anew by who called
+                set_microbatches(model, count)
+                model.train_function = function
+                self._plan = plan._replace(microbatches=count, peak_bytes=plan.peak_bytes - less)
+                return True
+        return False
 
     def _warn(self, note: str) -> None:
         self._note = note
