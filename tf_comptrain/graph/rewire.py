@@ -19,6 +19,7 @@ from tf_comptrain.graph.passes.activations import run_in_one_pass
 from tf_comptrain.graph.passes.choice import choose_held
 from tf_comptrain.graph.passes.decision import decide
 from tf_comptrain.graph.passes.engine import readers_of_gate
+from tf_comptrain.graph.passes.equal_results import share_equal
 from tf_comptrain.graph.passes.equivalents import (
     compare_signs,
     make_rows_of_identity,
@@ -62,6 +63,8 @@ def rewire(backward: _keras.BackwardPass, streams: StreamsOfStep) -> Result:
       streams: What is wished for tensors, and what holds them.
     """
     engine = XLA if backward.xla else EXECUTOR
+    if not backward.recorded:
+        share_equal(backward)
     lists = hold_lists(backward, streams)  # changes the turns of loops, and not the step's own graph
     if not backward.recorded:
         backward = make_rows_of_identity(backward)

@@ -15,9 +15,9 @@ from tf_comptrain.graph.ingredients import INDICES, MASKS, WEIGHTS
 from tf_comptrain.graph.kernels import stored_behind
 from tf_comptrain.graph.operations import SHAPE, UNBOUNDED, UNKNOWN, about
 from tf_comptrain.graph.passes.choice import AGAIN, HeldSet
+from tf_comptrain.graph.passes.made_again import transposed_product
 from tf_comptrain.graph.passes.needs import Needs, may_read_stream
 from tf_comptrain.graph.passes.step import TracedStep
-from tf_comptrain.graph.passes.transposed_products import transposed_product
 from tf_comptrain.graph.tensors import base_of, is_small
 from tf_comptrain.storage import BITMASK, KEEP, REBUILD, Holding
 

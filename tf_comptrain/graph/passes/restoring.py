@@ -16,11 +16,10 @@ from tf_comptrain.graph.kernels import normalizing
 from tf_comptrain.graph.operations import about
 from tf_comptrain.graph.order import TopologicalOrder
 from tf_comptrain.graph.passes.decision import StepDecision, product_behind
-from tf_comptrain.graph.passes.gathers import rows_again
+from tf_comptrain.graph.passes.made_again import multiply_transposed, rows_again
 from tf_comptrain.graph.passes.needs import Needs
 from tf_comptrain.graph.passes.step import TracedStep
 from tf_comptrain.graph.passes.streams import HeldStreams
-from tf_comptrain.graph.passes.transposed_products import multiply_transposed
 from tf_comptrain.graph.tensors import base_of, behind_views, is_small
 from tf_comptrain.storage import KEEP
 

@@ -1,9 +1,14 @@
-"""Rows of a weight that are looked up again in the backward pass, without the weight's value being held until then."""
+"""What is made again in another form than the forward pass has made it in, so that less is held or made meanwhile.
+
+Rows of a weight are looked up again without its value being held until then. Products come in the shape in which they
+are read, without the matrix that a transposition reads.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+import numpy as np
 import tensorflow as tf
 
 from tf_comptrain.graph.ingredients import constant_of
@@ -52,3 +57,24 @@ def _rows(op: tf.Operation, variable: tf.Tensor, indices: tf.Tensor) -> tf.Tenso
     rows = tf.raw_ops.ResourceGather(resource=variable, indices=indices, dtype=op.outputs[0].dtype)
     rows.set_shape(op.outputs[0].shape)
     return rows
+
+
+def transposed_product(tensor: tf.Tensor) -> tf.Operation | None:
+    """The product of matrices that a tensor has transposed, as Keras' einsum makes an attention's scores.
+
+    Returns:
+      A `BatchMatMulV2`; None where the tensor is something else, or complex, which an adjoint matrix conjugates.
+    """
+    if tensor.op.type != "Transpose" or tensor.dtype.is_complex:
+        return None
+    product, order = base_of(tensor.op.inputs[0]).op, tf.get_static_value(tensor.op.inputs[1])
+    if product.type != "BatchMatMulV2" or order is None:
+        return None
+    rank = len(order)
+    return product if np.array_equal(order, [*range(rank - 2), rank - 1, rank - 2]) else None
+
+
+def multiply_transposed(product: tf.Operation, x: tf.Tensor, y: tf.Tensor) -> tf.Tensor:
+    """(x y)^T = y^T x^T, for a product with these factors."""
+    adj_x, adj_y = product.get_attr("adj_x"), product.get_attr("adj_y")
+    return tf.raw_ops.BatchMatMulV2(x=y, y=x, adj_x=not adj_y, adj_y=not adj_x, name="rebuilt/transposed")
