@@ -29,11 +29,8 @@ class CompressOp : public CompressOpBase {
                 EncodeParams params) const override {
     const ParallelFor threads = WorkerThreads(ctx);
     Tensor x = given, row_scales = NoScales();
-    bool in_place = false;
     if (attrs_.row_scales && !attrs_.rule.lossless) {
-      in_place = IsOwn(ctx, given);
-      OP_REQUIRES_OK(
-          ctx, DivideRows(ctx, params, threads, in_place, &x, &row_scales));
+      OP_REQUIRES_OK(ctx, DivideRows(ctx, params, threads, &x, &row_scales));
     }
     const double range =
         attrs_.rule.of_range
@@ -83,10 +80,6 @@ class CompressOp : public CompressOpBase {
                                                row_scales.NumElements());
     encoded.stream_bytes = stream_bytes;
     attrs_.rule.NextState(state, encoded, new_state->flat<float>().data());
-    if (in_place && row_scales.NumElements() > 0) {
-      RowScales(params.channels, row_scales.flat<int8_t>().data())
-          .MultiplyAll(RowsIn(x, params), threads, MutableData(&x));
-    }
     ctx->set_output(0, given);
   }
 
@@ -94,35 +87,23 @@ class CompressOp : public CompressOpBase {
   static Tensor NoScales() {
     return Tensor(tensorflow::DT_INT8, TensorShape({0}));
   }
-  static RowsOfTensor RowsIn(const Tensor& x, const EncodeParams& params) {
-    return {Data(x), params.dtype, RowsOf(params.n, params.channels),
-            params.channels};
-  }
-  // Whether a tensor may be divided by powers of two for a while: nobody else
-  // has its memory, and its type has the exponents for that.
-  static bool IsOwn(OpKernelContext* ctx, const Tensor& x) {
-    return x.dtype() != tensorflow::DT_HALF &&
-           ctx->forward_input(
-               0, OpKernelContext::Params::kNoReservation, x.dtype(), x.shape(),
-               ctx->input_memory_type(0), ctx->input_alloc_attr(0)) != nullptr;
-  }
-  // x divided by the scales of its rows, where some have one; else no scales.
+  // x and the scales of its rows, where some have one; else no scales.
   static absl::Status DivideRows(OpKernelContext* ctx,
                                  const EncodeParams& params,
-                                 const ParallelFor& threads, bool in_place,
-                                 Tensor* x, Tensor* scales) {
+                                 const ParallelFor& threads, Tensor* x,
+                                 Tensor* scales) {
     const int64_t rows = RowsOf(params.n, params.channels);
     absl::Status s =
         ctx->allocate_temp(tensorflow::DT_INT8, TensorShape({rows}), scales);
     if (!s.ok()) return s;
     int8_t* const found = scales->flat<int8_t>().data();
-    const RowsOfTensor of = RowsIn(*x, params);
+    const RowsOfTensor of = {Data(*x), params.dtype, rows, params.channels};
     if (!FindRowScales(of, threads, found)) {
       *scales = NoScales();
       return s;
     }
-    Tensor divided = *x;
-    if (!in_place) s = ctx->allocate_temp(x->dtype(), x->shape(), &divided);
+    Tensor divided;
+    s = ctx->allocate_temp(x->dtype(), x->shape(), &divided);
     if (!s.ok()) return s;
     RowScales(params.channels, found)
         .DivideAll(of, threads, MutableData(&divided));
