@@ -916,6 +916,27 @@ class Prototypes(keras.layers.Layer):
         return -tf.reduce_sum(tf.square(x[:, None] - self.at), -1)
 
 
+@pytest.mark.parametrize(
+    "function", [tf.abs, tf.nn.relu, tf.nn.leaky_relu, lambda x: tf.clip_by_value(x, -1.0, 1.0)]
+)
+def test_no_bits_of_what_is_broadcast(function):
+    """XLA makes it, and what a gradient asks of it, as it is read: bits, and what they select, would be in memory."""
+
+    class Pairs(keras.layers.Layer):
+        def build(self, shape):
+            self.at = self.add_weight(shape=(64, shape[-1]), name="at")
+
+        def call(self, x):
+            return tf.reduce_mean(function(x[:, None] + self.at), -1)
+
+    model = keras.Sequential([keras.Input((32,)), layers.Dense(128), Pairs()])
+    model.compile("sgd", keras.losses.SparseCategoricalCrossentropy(from_logits=True), jit_compile=True)
+    x, y = np.zeros((256, 32), "float32"), np.zeros(256, "int32")
+    plain = ct.memory.memory_analysis(model, x, y).temporary_bytes
+    ct.compress_model(model)
+    assert ct.memory.memory_analysis(model, x, y).temporary_bytes < 1.05 * plain
+
+
 def test_sums_of_much_are_not_made_again():
     """A loss reads them as well: the differences would be there twice."""
     model = keras.Sequential([keras.Input((32,)), layers.Dense(128), layers.Dense(128), Prototypes()])

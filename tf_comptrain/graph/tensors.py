@@ -10,6 +10,7 @@ import tensorflow as tf
 
 from tf_comptrain.graph.operations import (
     ALL_BUT_LAST,
+    BLANK,
     EVERY_AXIS,
     FIRST_AXIS,
     LINEAR,
@@ -120,14 +121,18 @@ def views_of(tensor: tf.Tensor, in_any_order: bool = False) -> Iterator[tf.Tenso
 
 
 def is_broadcast(tensor: tf.Tensor) -> bool:
-    """Whether elementwise operations make a tensor of smaller ones."""
-    tensor = base_of(tensor)
-    while about(tensor.op.type).is_elementwise:
-        as_large = [part for part in tensor.op.inputs if element_count(part) >= element_count(tensor)]
-        if not as_large:
-            return True
-        tensor = base_of(as_large[0])
-    return about(tensor.op.type).kind == REPEAT
+    """Whether elementwise operations make a tensor of smaller ones alone."""
+    waiting, seen = [tensor], set()
+    while waiting:
+        current = base_of(waiting.pop())
+        row = about(current.op.type)
+        if current.ref() in seen or row.kind in (REPEAT, BLANK):
+            continue
+        if not row.is_elementwise:
+            return False
+        seen.add(current.ref())
+        waiting += [part for part in current.op.inputs if element_count(part) >= element_count(current)]
+    return True
 
 
 def is_last(tensor: tf.Tensor, made_late: Callable[[tf.Operation], bool]) -> bool:

@@ -109,7 +109,7 @@ class PeakCheck:
         self._best: _Tried | None = None
         self._note = "The peak is looked at after step 2, and up to step 50."
         self._replans, self._has_begun = 0, False
-        self._is_final = False  # a plan that was gone back to
+        self._is_final = self._has_warned = False  # a plan that was gone back to; that no other one is tried
         self._resting = 0 if prepared is None else prepared.graph.resting_bytes
         self._neighbours: list | None = None
         report.notes = self._lines
@@ -165,7 +165,8 @@ class PeakCheck:
             self._warn(f"{over} A smaller `memory` leaves room for that.")
             return False
         if is_divided:
-            self._warn(f"{over} There are {self._plan.microbatches} microbatches from now on.")
+            self._note = f"{over} There are {self._plan.microbatches} microbatches from now on."
+            logging.warning("%s: %s", self._plan.model, self._note)
             self._steps.begin()
             return True
         resting = self._steps.resting or counters.bytes_in_use()
@@ -220,7 +221,9 @@ class PeakCheck:
 
     def _warn(self, note: str) -> None:
         self._note = note
-        logging.warning("%s: %s", self._plan.model, note)
+        if not self._has_warned:
+            logging.warning("%s: %s", self._plan.model, note)
+        self._has_warned = True
 
     def _with_resting(self, resting: int) -> trials.Prepared:
         prepared: Any = self._prepared

@@ -9,7 +9,7 @@ left.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
 import numpy as np
@@ -44,14 +44,25 @@ def squares_of_rows(tensor: tf.Tensor, is_late: Callable[[tf.Operation], bool]) 
       is_late: Whether an operation is one of the backward pass.
     """
     for view in views_of(tensor):
-        for op in view.consumers():
-            centre = _centre(op, view)
-            if is_late(op) or not (is_square(op, (2.0,)) or centre is not None):
-                continue
-            for reduction in op.outputs[0].consumers():
+        for square, centre in _squares(view, is_late):
+            for reduction in square.outputs[0].consumers():
                 if not is_late(reduction) and _is_of_rows(reduction):
                     return RowSquares(view, centre, reduction)
     return None
+
+
+def _squares(
+    view: tf.Tensor, is_late: Callable[[tf.Operation], bool]
+) -> Iterator[tuple[tf.Operation, tf.Tensor | None]]:
+    """(What squares a tensor in the forward pass, what is subtracted from it before.)"""
+    for op in view.consumers():
+        centre = _centre(op, view)
+        if is_late(op):
+            continue
+        if centre is not None and op.type == "Sub":
+            yield from ((each, centre) for each in op.outputs[0].consumers() if is_square(each, (2.0,)))
+        elif centre is not None or is_square(op, (2.0,)):
+            yield op, centre
 
 
 def shortened(restored: tf.Tensor, rows: RowSquares, xla: bool) -> tf.Tensor:
@@ -113,7 +124,7 @@ def _is_one_along(centre: tf.Tensor | None, axis: int) -> bool:
 
 def _centre(op: tf.Operation, view: tf.Tensor) -> tf.Tensor | None:
     """What an operation subtracts from a tensor before it is squared: fewer values than that has."""
-    if op.type != "SquaredDifference":
+    if op.type not in ("SquaredDifference", "Sub"):
         return None
     centre = op.inputs[1] if op.inputs[0] is view else op.inputs[0]
     return centre if element_count(centre) < element_count(view) else None

@@ -18,11 +18,12 @@ from tf_comptrain.graph.passes.choice import AGAIN, HeldSet
 from tf_comptrain.graph.passes.made_again import transposed_product
 from tf_comptrain.graph.passes.needs import Needs, may_read_stream
 from tf_comptrain.graph.passes.step import TracedStep
-from tf_comptrain.graph.tensors import base_of, is_small
+from tf_comptrain.graph.tensors import base_of, is_broadcast, is_small
 from tf_comptrain.storage import BITMASK, KEEP, REBUILD, Holding
 
 _CALLS = ("PartitionedCall", "StatefulPartitionedCall")
 _APART = "a tf.function of its own reads it: a loaded one, or one with jit_compile or input_signature"
+_AS_READ = "XLA makes it of smaller tensors as it is read"
 _AS_IT_IS = "the backward pass runs %s on it as it is"
 _NO_ACTIVATION = {
     0: "made of constants alone",
@@ -174,6 +175,7 @@ class _Walk:
             if self._step.is_late(base.op) or self._chosen.choice.is_free(base):
                 continue
             note = SMALL if is_small(base) else self._why_kept_before(base) or self._streams.why_plain(base)
+            note = note or self._why_no_bits(base)
             if backward.recorded and backward.xla:
                 note = "a gradient of the gradient is taken"
             yield SignRead(read, base, Holding(KEEP if note else BITMASK, note=note))
@@ -225,6 +227,8 @@ class _Walk:
         if is_small(tensor):
             return SMALL
         before, at_once = self._why_kept_before(tensor), self._step.is_needed_at_once
+        if tensor.dtype == tf.bool and (why := self._why_no_bits(tensor)):
+            return why
         if self._streams.is_exact(tensor):  # no error of it is
             return NEEDED_AT_ONCE if at_once(tensor) else before or self._streams.why_plain(tensor)
         errors = self._chosen.errors
@@ -243,6 +247,10 @@ class _Walk:
         if tensor.ref() in choice.exact and tensor.dtype != tf.bool:
             return _NO_ACTIVATION.get(choice.made_of(tensor), "its very value is needed")
         return before or self._streams.why_plain(tensor, errors.gain(tensor))
+
+    def _why_no_bits(self, tensor: tf.Tensor) -> str:
+        """Why XLA would hold less without bits of a tensor; "" where it holds more."""
+        return _AS_READ if self._step.backward.xla and is_broadcast(tensor) else ""
 
     def _why_kept_before(self, tensor: tf.Tensor) -> str:
         """Why something else that this pass reads keeps a tensor; "" where nothing does."""

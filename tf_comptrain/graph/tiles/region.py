@@ -346,6 +346,8 @@ class _Growth:
         rows = self._rows_read(op)
         found = fit(op, rows, self._known) if rows else None
         if found is None:
+            if op.type.startswith("Comptrain>"):
+                raise Untiled("an earlier gradient of the step holds or reads what is made of it")
             raise Untiled(f"a {op.type} makes its rows of more than one row")
         self._note(op, found)
         follow: list[tf.Operation] = []
