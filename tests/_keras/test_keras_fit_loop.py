@@ -38,6 +38,11 @@ def test_what_made_batches(change, expected):
         (lambda d: d.batch(2).prefetch(5), 5),
         (lambda d: d.batch(2).shuffle(4).prefetch(tf.data.AUTOTUNE), 5),
         (lambda d: d.batch(2).map(lambda x: x, num_parallel_calls=3), 3),
+        (
+            lambda d: d.shuffle(99).map(lambda x: tf.fill([2], x)).prefetch(1),
+            2,
+        ),  # of what batches are made of
+        (lambda d: d.batch(2).prefetch(9999), 64),
     ],
 )
 def test_batches_that_a_dataset_makes_ahead(change, expected):

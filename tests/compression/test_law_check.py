@@ -99,3 +99,24 @@ def test_needs_a_compressed_and_compiled_model():
     ct.compress_model(model)
     with pytest.raises(ValueError, match="model.compile"):
         ct.check_error_law(model, np.zeros((1, 16, 16, 8)), np.zeros(1))
+
+
+@pytest.mark.parametrize("gamma", [1.0, 4.0])
+def test_kernels_behind_layer_normalizations(gamma):
+    """What they read is made of the normalized rows, whose errors gamma multiplies."""
+    keras.utils.set_random_seed(0)
+    scaled = keras.initializers.Constant(gamma)
+    x = inputs = keras.Input((32, 64))
+    for _ in range(2):
+        x = layers.Dense(64, activation="gelu")(x)
+        x = layers.Dense(48)(layers.LayerNormalization(gamma_initializer=scaled)(x))
+    model = keras.Model(inputs, x)
+    model.compile("sgd", "mse", jit_compile=False)
+    ct.compress_model(model)
+    rng = np.random.default_rng(0)
+    checks = ct.check_error_law(
+        model, rng.normal(size=(32, 32, 64)).astype("f4"), rng.normal(size=(32, 32, 48))
+    )
+    behind = [check for check in checks if "LayerNorm" in check.layer]
+    assert len(behind) == 2
+    assert all(0.9 < check.measured_sigma / check.predicted_sigma < 1.1 for check in behind)

@@ -26,6 +26,7 @@ if KERAS_3:
     from keras.src.trainers.data_adapters.tf_dataset_adapter import TFDatasetAdapter as _DatasetAdapter
 
 _scopes = threading.local()
+_MOST_AHEAD = 64
 # Attributes of callbacks that say what this process is doing (TensorBoard's profiler), not how far a training is.
 PROCESS_ATTRIBUTES = ("_is_tracing", "_profiler_started")
 
@@ -52,7 +53,8 @@ def batches_in_flight(iterator: Any) -> int:
       transformations, and what these are left to themselves (TensorFlow 2.21).
     """
     ahead, dataset = 0, getattr(iterator, "_dataset", None)
-    while dataset is not None:
+    element = getattr(dataset, "element_spec", None)
+    while dataset is not None and dataset.element_spec == element:  # else of what batches are made of
         by_itself = {"_buffer_size": 1, "_num_parallel_calls": min(os.cpu_count() or 1, 16)}
         for name, usual in by_itself.items():
             size = getattr(dataset, name, None)
@@ -61,7 +63,7 @@ def batches_in_flight(iterator: Any) -> int:
         if "Batch" in type(dataset).__name__:
             break
         dataset = getattr(dataset, "_input_dataset", None)
-    return max(ahead, 2)
+    return min(max(ahead, 2), _MOST_AHEAD)
 
 
 def follow_cardinality() -> None:

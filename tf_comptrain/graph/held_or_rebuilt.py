@@ -35,7 +35,7 @@ _GRANULE = 64  # bytes, in which costs are counted
 _LARGEST = 2**29
 NORMALIZATION = "FusedBatchNormV3"
 DROPOUT = "Comptrain>Dropout"
-_AFFINE = "Comptrain>LayerNormAffine"
+AFFINE = "Comptrain>LayerNormAffine"
 # Each operation that has to run again makes a tensor this much dearer to rebuild from.
 _PER_OPERATION = 1.08
 _FARTHEST = 40
@@ -274,7 +274,7 @@ class _Cut:
         """Whether what is made again has the bits of before: values are moved, or a kernel of ours runs again."""
         if op.type == DROPOUT:
             return op.outputs[0].dtype == tf.float32  # others the kernel that stands in rounds otherwise
-        return about(op.type).is_verbatim or op.type == _AFFINE
+        return about(op.type).is_verbatim or op.type == AFFINE
 
     def _is_of_exact(self, tensor: tf.Tensor) -> bool:
         """Whether it is a view of what is exact."""

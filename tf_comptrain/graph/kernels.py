@@ -10,7 +10,7 @@ import tensorflow as tf
 from tf_comptrain import _keras
 from tf_comptrain.graph.crossings import Stream
 from tf_comptrain.graph.gradient_operations import GradientOperations
-from tf_comptrain.graph.held_or_rebuilt import NORMALIZATION
+from tf_comptrain.graph.held_or_rebuilt import AFFINE, NORMALIZATION
 from tf_comptrain.graph.operations import KERNEL_GRADIENT, MATRIX_PRODUCT, about
 from tf_comptrain.graph.tensors import base_of, is_moved
 
@@ -30,6 +30,7 @@ class KernelGradient(NamedTuple):
       x: What it reads there as the forward pass has it.
       path: Operations that make the gradient of the product, last one first; None where others add to it.
       moved: The operation in its place; None: none.
+      affine: The second part of a layer normalization, which makes what it reads of the held tensor; None: that is it.
     """
 
     op: tf.Operation
@@ -41,6 +42,12 @@ class KernelGradient(NamedTuple):
     x: tf.Tensor
     path: tuple[tf.Operation, ...] | None = ()
     moved: tf.Operation | None = None
+    affine: tf.Operation | None = None
+
+    @property
+    def growth(self) -> tf.Tensor | None:
+        """Of an error of the held tensor on the way to what the product reads: the root mean square of gamma."""
+        return None if self.affine is None else tf.sqrt(tf.reduce_mean(tf.square(self.affine.inputs[1])))
 
     @property
     def scale(self) -> tf.Tensor | None:
@@ -121,10 +128,21 @@ def normalizing(op: tf.Operation, variance: tf.Tensor) -> tf.Tensor:
 
 def stored_behind(tensor: tf.Tensor, saved: set) -> tf.Tensor | None:
     """The held tensor of which this one is a view; None where there is none."""
+    tensor = _first_behind(tensor, saved)
+    return tensor if tensor.ref() in saved else None
+
+
+def affine_behind(tensor: tf.Tensor, saved: set) -> tf.Operation | None:
+    """The second part of a layer normalization of which this tensor is a view; None where it is none, or held."""
+    tensor = _first_behind(tensor, saved)
+    return tensor.op if tensor.op.type == AFFINE and tensor.ref() not in saved else None
+
+
+def _first_behind(tensor: tf.Tensor, saved: set) -> tf.Tensor:
     tensor = base_of(tensor)
     while tensor.ref() not in saved and _is_handed_on(tensor):
         tensor = base_of(tensor.op.inputs[0])
-    return tensor if tensor.ref() in saved else None
+    return tensor
 
 
 def _is_handed_on(tensor: tf.Tensor) -> bool:

@@ -11,7 +11,7 @@ from tf_comptrain import _keras, native
 from tf_comptrain.graph.gradient_operations import GradientRead
 from tf_comptrain.graph.kernels import inverse_deviation, statistics_of
 from tf_comptrain.graph.operations import about
-from tf_comptrain.graph.pooling import gradient_of_positions, incoming, pooling_of, with_positions
+from tf_comptrain.graph.pooling import gradient_of_positions, incoming, with_positions
 from tf_comptrain.graph.tensors import readers_of
 
 
@@ -82,13 +82,12 @@ class Replacements:
         self._replace(op, dgamma.op, (dx, dgamma, dbeta))
         self.moved[op.name] = dgamma.op
 
-    def pool(self, op: tf.Operation) -> tuple[tf.Operation, tf.Operation, tf.Tensor]:
+    def pool(self, op: tf.Operation, pooling: Any) -> tuple[tf.Operation, tf.Operation, tf.Tensor]:
         """The gradient of a max pooling by positions, which the forward pass makes with the maxima.
 
         Returns:
           The pooling, `op` and the positions.
         """
-        pooling: Any = pooling_of(op, self._backward.xla)
         readers = readers_of(pooling.outputs[0])
         with tf.device(op.device):
             maxima, positions = with_positions(pooling)

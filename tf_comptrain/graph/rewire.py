@@ -64,7 +64,7 @@ def rewire(backward: _keras.BackwardPass, streams: StreamsOfStep) -> Result:
     """
     engine = XLA if backward.xla else EXECUTOR
     if not backward.recorded:
-        share_equal(backward)
+        share_equal(backward, streams.wishes_alike)
     lists = hold_lists(backward, streams)  # changes the turns of loops, and not the step's own graph
     if not backward.recorded:
         backward = make_rows_of_identity(backward)

@@ -137,7 +137,8 @@ class PeakCheck:
         """Plans the step, which is not traced yet, for what is left beside the arrays and batches that `fit` holds."""
         if self._prepared is None:
             return
-        resting = counters.bytes_in_use() + _bytes_in_flight(iterator, self._plan.batch)
+        in_flight = _bytes_in_flight(iterator, self._plan.batch)
+        resting = counters.bytes_in_use() + (in_flight if in_flight < self._plan.limit_bytes else 0)
         over = self._plan.peak_bytes + resting - self._resting - self._plan.limit_bytes
         if over > 0 and self._plan.microbatches > 1:
             self._divide(over)

@@ -55,6 +55,71 @@ def test_other_constants_make_others():
     assert len(matrices(Turns(factors=(1.0, 0.5, 1.0)), False)) == 2
 
 
+def test_what_is_wished_for_one_of_them_is_done():
+    """In whichever call it is said."""
+    inputs = keras.Input((WIDTH, 16))
+    x = keras.layers.Dense(16)(inputs)
+    first, second = (keras.layers.Activation("tanh", name=name)(x) for name in ("one", "two"))
+    outputs = [keras.layers.Dense(4, name=name)(x) for x, name in ((first, "of_one"), (second, "of_two"))]
+    model = keras.Model(inputs, keras.layers.Add()(outputs))
+    model.compile("sgd", "mse", jit_compile=False)
+    report = ct.compress_model(model, storage={"of_two": "keep"})
+    model.train_on_batch(np.ones((ROWS, WIDTH, 16)), np.ones((ROWS, WIDTH, 4)))
+    assert "keep" in {row.storage for row in report.rows if row.operation == "Tanh"}
+
+
+@pytest.mark.parametrize("jit_compile", ENGINES)
+def test_two_poolings_of_one_tensor(jit_compile):
+    """Raw ones, whose gradients are two of one pooling then."""
+
+    @tf.function(jit_compile=jit_compile)
+    def step(x):
+        with tf.GradientTape() as tape:
+            tape.watch(x)
+            y = model(x, training=True)
+            pooled = [tf.nn.max_pool2d(y, 2, 2, "VALID") for _ in range(2)]
+            loss = tf.reduce_sum(pooled[0] * pooled[1])
+        return tape.gradient(loss, model.trainable_variables)
+
+    model = keras.Sequential([keras.Input((32, 32, 8)), keras.layers.Conv2D(16, 3, padding="same")])
+    x = tf.random.stateless_normal((16, 32, 32, 8), (0, 1))
+    plain = step(x)
+    step = tf.function(step.python_function, jit_compile=jit_compile)
+    ct.compress_model(model)
+    difference = [a - b for a, b in zip(step(x), plain)]
+    assert tf.linalg.global_norm(difference) < 0.05 * tf.linalg.global_norm(plain)
+
+
+def test_a_read_that_waits_is_another_one():
+    """For what writes to the weight where nothing of the graph shows it."""
+    weight = tf.Variable(tf.ones((16, 64)))
+    dense = keras.layers.Dense(16)
+    model = keras.Sequential([keras.Input((32,)), dense])
+    ct.compress_model(model)
+
+    def write():
+        weight.assign_add(tf.ones((16, 64)))
+        return 0.0
+
+    @tf.function
+    def step(x):
+        with tf.GradientTape() as tape:
+            y = model(x, training=True)
+            first = tf.tanh(0.1 * tf.matmul(y, weight))
+            with tf.control_dependencies([first]):
+                written = tf.py_function(write, [], tf.float32)
+            with tf.control_dependencies([written]):
+                second = tf.tanh(0.1 * tf.matmul(y, weight.read_value()))
+            loss = tf.reduce_sum(second - first)
+        return loss, tape.gradient(loss, model.trainable_variables)
+
+    x = tf.random.stateless_normal((1024, 32), (0, 1))
+    loss, _ = step(x)
+    before = tf.matmul(model(x), tf.ones((16, 64)))
+    expected = tf.reduce_sum(tf.tanh(0.2 * before) - tf.tanh(0.1 * before))
+    np.testing.assert_allclose(loss, expected, rtol=1e-3)
+
+
 def test_a_weight_that_changed_makes_others():
     def change(layer):
         layer.edges.kernel.assign_add(0.1 * tf.ones_like(layer.edges.kernel))

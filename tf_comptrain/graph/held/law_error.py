@@ -79,6 +79,8 @@ def law_error(name: str, kernel: KernelGradient, state: tf.Tensor, by_channel: b
         found = (kernel.moved or kernel.op).outputs
         plain_bytes = 4.0 * tf.cast(tf.size(kernel.x), tf.float32)
         dy = tf.cast(inputs[kernel.incoming], tf.float32)
+        growth = kernel.growth
+        dy = dy if growth is None else dy * growth
         of_gradient: _OfGradient
         if is_normalization:
             of_gradient = _of_normalization(kernel.op, dy, found, exact)

@@ -133,10 +133,13 @@ class StatisticsOfStep:
 
     def _scaled(self, kernel: KernelGradient, site: Site) -> tf.Tensor:
         """dy as an error of the tensor meets it; in steps that do not collect nothing of it."""
-        dy, scale = kernel.op.inputs[kernel.incoming], kernel.scale
+        dy, growth = kernel.op.inputs[kernel.incoming], kernel.growth
+        scale = kernel.scale if growth is None else growth
         if scale is None:
             return dy
-        if site.is_by_channel:  # the bound grows with the deviation that a channel is divided by
+        if (
+            growth is None and site.is_by_channel
+        ):  # the bound grows with the deviation that a channel is divided by
             scale = tf.math.rsqrt(tf.reduce_mean(tf.square(1 / scale)))
         factor = tf.cast(scale, dy.dtype)
         return tf.cond(self._of_model.collecting, lambda: dy * factor, lambda: dy[:0])

@@ -181,6 +181,10 @@ class StreamsOfStep:
         codec = codecs.dithered(stream.codec or self._wishes.codec, False, self._engine.xla)
         return Holding(COMPRESS, codec, bound, kind)
 
+    def wishes_alike(self, op: tf.Operation, other: tf.Operation) -> bool:
+        """Whether the same is wished for what two operations make."""
+        return self._wishes.of(op) == self._wishes.of(other)
+
     def may_round(self, tensor: tf.Tensor) -> bool:
         """Whether a tensor may be made in another way, which rounds otherwise."""
         return self._way(tensor.op) in (None, COMPRESS) and not self.is_exact(tensor)

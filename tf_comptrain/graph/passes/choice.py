@@ -12,6 +12,7 @@ from tf_comptrain.graph.held_or_rebuilt import Choice, choose
 from tf_comptrain.graph.kernels import (
     NORMALIZATION_GRADIENT,
     KernelGradient,
+    affine_behind,
     kernel_gradients,
     stored_behind,
 )
@@ -38,10 +39,12 @@ class HeldSet(NamedTuple):
     errors: Errors
 
     def ends(self, reference: Any) -> bool:
-        """Whether an error of a held tensor ends in the gradients of weights; gamma's answers for its normalization."""
+        """Whether an error of a held tensor ends in the gradients of weights, which answer for a normalization too."""
         kernels = self.kernels.get(reference, ())
-        has_gamma = any(kernel.op.type == NORMALIZATION_GRADIENT for kernel in kernels)
-        return self.errors.travelling(reference) <= ({NORM} if has_gamma else set())
+        of_norm = any(
+            kernel.op.type == NORMALIZATION_GRADIENT or kernel.affine is not None for kernel in kernels
+        )
+        return self.errors.travelling(reference) <= ({NORM} if of_norm else set())
 
 
 def choose_held(step: TracedStep, needs: Needs, streams: StreamsOfStep) -> HeldSet:
@@ -77,7 +80,9 @@ def _kernels(step: TracedStep, choice: Choice) -> dict[Any, tuple[KernelGradient
     found: dict[Any, tuple[KernelGradient, ...]] = {}
     # Of a gradient that another gradient is taken of, more is made than an update of weights.
     for kernel in [] if step.backward.recorded else kernel_gradients(step.backward, step.gradients):
-        stored = stored_behind(kernel.op.inputs[kernel.stored], choice.saved)
+        read = kernel.op.inputs[kernel.stored]
+        affine = affine_behind(read, choice.saved)
+        stored = stored_behind(read if affine is None else affine.inputs[0], choice.saved)
         if stored is not None:
-            found[stored.ref()] = (*found.get(stored.ref(), ()), kernel)
+            found[stored.ref()] = (*found.get(stored.ref(), ()), kernel._replace(affine=affine))
     return found

@@ -6,7 +6,7 @@ TensorFlow and XLA find that by themselves, but not where each result has a stre
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import tensorflow as tf
@@ -17,55 +17,79 @@ from tf_comptrain.graph.tensors import plain_bytes, readers_of
 
 _LEAST_BYTES = 1 << 16
 _READING, _CONSTANT = "ReadVariableOp", "Const"
+_MOST_COMPARED = 1 << 14  # values of a constant
 
 
-def share_equal(backward: _keras.BackwardPass) -> None:
+def share_equal(backward: _keras.BackwardPass, alike: Callable[[tf.Operation, tf.Operation], bool]) -> None:
     """Has the readers of each large tensor read the first one that is equal to it.
 
     Args:
       backward: A pass that is not rewired yet.
+      alike: Whether the same is wished for what two operations make.
     """
     begin = _keras.kept_with(backward.graph, share_equal, lambda: [0])  # behind passes that are rewired
     for tensor, first in _equal_tensors(backward.graph.get_operations()[begin[0] : backward.start]):
-        if plain_bytes(tensor) >= _LEAST_BYTES:
+        if plain_bytes(tensor) >= _LEAST_BYTES and alike(tensor.op, first.op):
             redirect(readers_of(tensor), first)
     begin[0] = backward.stop
 
 
 def _equal_tensors(operations: list[tf.Operation]) -> Iterator[tuple[tf.Tensor, tf.Tensor]]:
     """(What an operation makes, what one before it has made that is equal.)"""
-    known: dict[tuple, list[tf.Operation]] = {}
+    alone: dict[tuple, tf.Operation] = {}  # by what tells most operations apart
+    known: dict[tuple, tf.Operation] = {}  # by all that does, of the others
     first: dict[int, tf.Tensor] = {}  # by id of a tensor
-    writes: dict[int, int] = {}  # by id of a variable
+    writes = _Writes()
     for op in operations:
         inputs = [first.get(id(tensor), tensor) for tensor in op.inputs]
         key: tuple = (op.type, *(_CONSTANT if each.op.type == _CONSTANT else id(each) for each in inputs))
         if op.type == _READING:
-            key += (writes.get(key[1], 0),)
+            key += writes.before(inputs[0]), *(each.name for each in op.control_inputs)
         elif op.op_def.is_stateful:
-            for tensor in inputs:
-                if tensor.dtype == tf.resource:
-                    writes[id(tensor)] = writes.get(id(tensor), 0) + 1
+            writes.note(op, inputs)
             continue
         elif not inputs or op.control_inputs:
             continue
-        same = known.setdefault(key, [])
-        found = next((one for one in same if _is_same(one, op)), None)
-        if found is None:
-            same.append(op)
+        one = alone.setdefault(key, op)
+        if one is op:
             continue
-        for old, new in zip(op.outputs, found.outputs):
-            first[id(old)] = new
-            yield old, new
+        known.setdefault((key, _details(one)), one)
+        found = known.setdefault((key, _details(op)), op)
+        if found is not op:
+            for old, new in zip(op.outputs, found.outputs):
+                first[id(old)] = new
+                yield old, new
 
 
-def _is_same(one: tf.Operation, other: tf.Operation) -> bool:
-    """Whether two operations of one type make the same, where what they read is equal but for constants."""
-    if one.device != other.device or _attributes(one) != _attributes(other):
-        return False
-    pairs = ((a, b) for a, b in zip(one.inputs, other.inputs) if a.op.type == _CONSTANT and a is not b)
-    return all(a.op.get_attr("value") == b.op.get_attr("value") for a, b in pairs)
+class _Writes:
+    """How often variables may have been written to so far."""
+
+    def __init__(self) -> None:
+        self._of: dict[int, int] = {}  # by id of a variable
+        self._of_all = 0
+
+    def note(self, op: tf.Operation, inputs: list[tf.Tensor]) -> None:
+        """Of an operation with a state: what it reads."""
+        variables = [id(tensor) for tensor in inputs if tensor.dtype == tf.resource]
+        for variable in variables:
+            self._of[variable] = self._of.get(variable, 0) + 1
+        if not variables and ("PyFunc" in op.type or "Call" in op.type):
+            self._of_all += 1
+
+    def before(self, variable: tf.Tensor) -> tuple[int, int]:
+        return self._of.get(id(variable), 0), self._of_all
 
 
-def _attributes(op: tf.Operation) -> dict[str, Any]:
-    return {name: value.SerializeToString() for name, value in op.node_def.attr.items() if name != "_class"}
+def _details(op: tf.Operation) -> tuple:
+    """What an operation's results depend on beside what it reads, and the constants that it reads."""
+    attributes = (
+        (name, value.SerializeToString()) for name, value in op.node_def.attr.items() if name != "_class"
+    )
+    constants = (_value(tensor) for tensor in op.inputs if tensor.op.type == _CONSTANT)
+    return op.device, tuple(sorted(attributes)), tuple(constants)
+
+
+def _value(constant: tf.Tensor) -> Any:
+    if (constant.shape.num_elements() or 0) > _MOST_COMPARED:
+        return id(constant)
+    return constant.op.get_attr("value").SerializeToString()

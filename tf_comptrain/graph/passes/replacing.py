@@ -11,6 +11,7 @@ from tf_comptrain.graph.passes.decision import StepDecision
 from tf_comptrain.graph.passes.needs import Needs
 from tf_comptrain.graph.passes.step import TracedStep
 from tf_comptrain.graph.passes.streams import HeldStreams
+from tf_comptrain.graph.pooling import pooling_of
 from tf_comptrain.graph.replacements import Replacements
 from tf_comptrain.storage import BITMASK
 
@@ -67,5 +68,7 @@ def replace(
         replacements.blank(read)
     for read, stored in decision.normalizations:
         replacements.normalize(read, stored, held.of(stored))
-    poolings = tuple(Positions(*replacements.pool(op)) for op in needs.poolings)
+    # Several gradients may be of one, which is another operation after the first.
+    of_poolings = [(op, pooling_of(op, step.backward.xla)) for op in needs.poolings]
+    poolings = tuple(Positions(*replacements.pool(*each)) for each in of_poolings)
     return Replaced({**fenced, **replacements.replaced}, replacements.moved, poolings)
