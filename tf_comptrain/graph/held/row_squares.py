@@ -123,11 +123,12 @@ def _is_one_along(centre: tf.Tensor | None, axis: int) -> bool:
 
 
 def _centre(op: tf.Operation, view: tf.Tensor) -> tf.Tensor | None:
-    """What an operation subtracts from a tensor before it is squared: fewer values than that has."""
+    """What an operation subtracts from a tensor that is squared then: fewer values, and it makes no more than those."""
     if op.type not in ("SquaredDifference", "Sub"):
         return None
     centre = op.inputs[1] if op.inputs[0] is view else op.inputs[0]
-    return centre if element_count(centre) < element_count(view) else None
+    size = element_count(view)
+    return centre if element_count(centre) < size == element_count(op.outputs[0]) else None
 
 
 def _is_of_rows(op: tf.Operation) -> bool:
