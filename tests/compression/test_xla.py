@@ -723,7 +723,7 @@ def test_wrappers_say_once_what_xla_makes_of_their_codec(codec, said, caplog, mo
     hidden = [ct.Compress(layers.Dense(64, activation="tanh"), codec=codec) for _ in range(2)]
     model = keras.Sequential([keras.Input((64,)), layers.Dense(64), *hidden, layers.Dense(10)])
     compiled(model, jit_compile=False).train_on_batch(tf.ones((256, 64)), tf.zeros(256))
-    assert not caplog.records
+    assert not [record for record in caplog.records if record.name == "absl"]
     compiled(model, jit_compile=True)
     for count in (256, 128):
         model.train_on_batch(tf.ones((count, 64)), tf.zeros(count))
