@@ -17,7 +17,7 @@ from tf_comptrain.model_planning.speeds import on_machine
 
 layers = keras.layers
 BATCH = 32
-BLOCKS = 10
+BLOCKS = 24
 
 
 @pytest.fixture(scope="module")
@@ -109,8 +109,7 @@ def test_a_plan_that_offloads_trains_as_streams_do(model, prepared, folder, held
 
 @pytest.mark.long
 def test_a_limit_below_all_streams(model, prepared, folder, held):
-    """Below what they may take: measured, without what two trainings of one plan differ by."""
-    limit = prepared.ends()[0]
+    limit = limit_below_streams(prepared)
     on_device = prepared._replace(graph=_without_offload(prepared.graph), offload=None)
     assert not search(model, on_device, limit).feasible
     plan = search(model, prepared, limit)
